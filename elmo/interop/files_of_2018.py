@@ -242,7 +242,7 @@ def _check_no_more_datasets(model_shape: ModelShape, names: list[str], path: Pat
     used_names = [name for _, shapes in _datasets(model_shape, set(names)) for name, _ in shapes]
     prefixes = ("RNN_", "CNN") if model_shape.input_words is None else ("RNN_",)
     for name in names:
-        if name.startswith(prefixes) and not any(used.startswith(name) for used in used_names):
+        if name.startswith(prefixes) and not any(key.startswith(name) for key in used_names):
             raise ElmoError(f"{path}: has {name}, which options.json does not name; correct it")
 
 

@@ -90,8 +90,7 @@ class BatchReader:
         """Read one batch as `read` does, in few large operations, for a GPU.
 
         Windows have few distinct shapes, so CUDA graphs can be reused. A batch needs two copies to
-        the device. All rows are read to the end of a window; output beyond the end of a sentence is
-        ignored.
+        the device. All rows are read to the end of a window; output beyond a sentence is ignored.
         """
         batch = _SentenceBatch(sentences)
         time_steps, rows = round_up_time_steps(batch.time_steps), round_up_rows(len(sentences))

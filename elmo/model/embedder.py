@@ -255,8 +255,8 @@ class Embedder:
         return vectors_by_row
 
     def encode_types(self, types: Sequence[str]) -> Floats:
-        """Return the context-free vectors x of distinct tokens, float32 (tokens, dim / 2); layer 0
-        is [x; x]."""
+        """Return the context-free vectors x of tokens, float32 (tokens, dim / 2); layer 0 is [x;
+        x]."""
         check_token_lists([types])
         return np.asarray(self._encode(types).float().cpu().numpy())
 
@@ -357,8 +357,7 @@ class Embedder:
 
 
 def _copy_sentence(layers_TD: list[Floats], length: int, stop: int) -> Floats:
-    """Return a copy of a sentence's vectors (layers, tokens, D), which end before row `stop` of its
-    batch."""
+    """Return a copy of a sentence's vectors (layers, tokens, D); they end before row `stop`."""
     return np.stack([layer_TD[stop - length : stop] for layer_TD in layers_TD])
 
 

@@ -139,8 +139,7 @@ def _convert_weight(precision: WeightPrecision, name: str, weight: Tensor) -> Te
 
 
 def copy_model(model: Folder, out: Location) -> None:
-    """Copy a model folder, or an installed model given by name, to `out`; the copy has the same
-    digest."""
+    """Copy a model folder, or an installed model given by name, to `out` with the same digest."""
     with (
         local_folder(model_location(model)) as source,
         new_folder(out, required=(CONFIG_FILE, WEIGHTS_FILE), pattern=TEXT_FILE_PATTERN) as target,

@@ -160,8 +160,7 @@ class Elmo(nn.Module):
         return torch.stack([mix.l2() for mix in self.mixes]).sum()  # type: ignore[operator]
 
     def _compute_layers(self, ids_BTK: Tensor) -> tuple[Tensor, Tensor]:
-        """Return all layers (L, B, T + 2, D) with the boundaries, and the lengths (B) without
-        them."""
+        """Return all layers (L, B, T + 2, D) with the boundaries, and lengths (B) without them."""
         if ids_BTK.dim() != 3 or ids_BTK.shape[2] != self.characters.max_characters:
             raise ElmoError(
                 f"ids must be (sentences, tokens, {self.characters.max_characters}), as "

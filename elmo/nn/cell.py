@@ -57,8 +57,7 @@ def choose_cell_functions(device: torch.device, cells: int) -> CellFunctions:
 def _copy_function(function: Any, cells: int) -> Callable[..., Any]:
     """Return a copy of a function with its own code object.
 
-    torch compiles a code object only for a few shapes, and then runs it eagerly, so each width
-    needs its own.
+    torch compiles a code object only for a few shapes, so each width needs its own.
     """
     code = function.__code__.replace(co_name=f"{function.__name__}_{cells}")
     return FunctionType(code, function.__globals__)

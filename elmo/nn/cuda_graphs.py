@@ -46,8 +46,7 @@ _graphs_lock = threading.Lock()  # guards `_graphs`
 
 
 class Lease:
-    """The right to read outputs of a graph in place: while the lease exists, the graph is not
-    replayed."""
+    """The right to read outputs of a graph in place: while it exists, the graph is not replayed."""
 
 
 def call_with_cuda_graph(
@@ -200,7 +199,7 @@ class _Graph:
         return self._lease is not None and self._lease() is not None
 
     def _capture(self, call: Callable[[], Any]) -> Any:
-        """Capture the call. The graphs of a stream share intermediate memory, because they run in
+        """Capture the call. Graphs of a stream share intermediate memory, because they run in
         turn."""
         device = next(tensor.device for tensor in self.inputs if tensor is not None)
         with torch.cuda.device(device):

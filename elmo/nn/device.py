@@ -42,8 +42,7 @@ def prefers_large_operations(device: torch.device) -> bool:
 
 
 def round_up_time_steps(time_steps: int) -> int:
-    """Round a number of time steps up to a multiple of 8: on a GPU, each shape needs a CUDA
-    graph."""
+    """Round a number of time steps up to a multiple of 8: each shape needs a CUDA graph."""
     return -(-time_steps // 8) * 8
 
 
@@ -87,8 +86,7 @@ def exact_float32(device: torch.device) -> Iterator[None]:
 
 
 def host_tensor(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
-    """Return an array as a CPU tensor, in pinned memory if `device`, to which it will be copied, is
-    a GPU."""
+    """Return an array as a CPU tensor, in pinned memory if it will be copied to a GPU `device`."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory() if device.type == "cuda" else tensor
 

@@ -239,8 +239,7 @@ class _MaxPool(torch.autograd.Function):
 
 
 def _spread_gradient(y_NKF: Tensor, largest_NF: Tensor, dlargest_NF: Tensor) -> Tensor:
-    """Return the gradient of `y_NKF`, given that of its largest values; equally large values share
-    it."""
+    """Return the gradient of `y_NKF`, given that of its maxima; equally large values share it."""
     is_largest_NKF = y_NKF == largest_NF[:, None]
     return is_largest_NKF * (dlargest_NF / is_largest_NKF.sum(1))[:, None]
 

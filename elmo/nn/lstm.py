@@ -142,8 +142,7 @@ class LSTMStack(nn.Module):
 
     @property
     def layer_count(self) -> int:
-        """Return the number of LSTM layers in each direction; a token has one more vector, layer
-        0."""
+        """Return the number of LSTM layers in each direction; a token has one vector more."""
         return len(self.weight)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:

@@ -174,7 +174,7 @@ class FeatureStore:
         return record
 
     def sentences(self, document: int) -> npt.NDArray[np.int64]:
-        """Return the ids of the sentences of a document, ascending; none if the store has no such
+        """Return the ids of a document's sentences, ascending; none if there is no such
         document."""
         document, ids = _to_index(document), [np.empty(0, np.int64)]
         for number, (store, entry) in enumerate(self._entries):

@@ -82,8 +82,7 @@ def layer_number(name: str) -> int:
 
 
 def layer_names(layers: int) -> list[str]:
-    """Return the column names of a model's layers in order; `layers` is their number, with layer
-    0."""
+    """Return the column names of a model's `layers` layers, including layer 0, in order."""
     return [layer_name(number) for number in range(layers)]
 
 

@@ -77,8 +77,7 @@ class ParquetColumns:
         return name in self._columns
 
     def read(self, columns: list[str], group: int | None = None) -> pa.Table:
-        """Return the given columns, of all rows or of one row group; raise `Damaged` if that
-        fails."""
+        """Return the given columns, of all rows or a row group; raise `Damaged` if that fails."""
         try:
             with self._lock:
                 if group is None:

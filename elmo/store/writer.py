@@ -273,8 +273,7 @@ def _describe_part(path: Path, *, types: TypesEntry, origin: PartOrigin) -> Part
 def _write_segment(
     writer: pq.ParquetWriter, shard: Shard, segment: Segment, layout: Layout
 ) -> None:
-    """Write the sentences of a segment to a part, in row groups of about `layout.row_group_tokens`
-    tokens."""
+    """Write a segment's sentences to a part, in row groups of about `layout.row_group_tokens`."""
     schema, ids = writer.schema, shard.ids.astype(TYPE_ID_DTYPE)
     offsets = shard.offsets.astype(np.int64)
     columns = {

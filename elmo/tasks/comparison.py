@@ -92,8 +92,7 @@ def gain_of(tallies: Sequence[Tally], baseline_tallies: Sequence[Tally]) -> dict
 
 
 def best_by_epoch(folder: Path) -> list[list[float]]:
-    """Return, for each seed of a trained task, the best main score on dev so far after each
-    epoch."""
+    """Return, for each seed of a trained task, the best main score on dev so far by epoch."""
     curves = []
     for seed in read_task_record(folder).seeds:
         best_score, curve = -1.0, []
@@ -106,8 +105,7 @@ def best_by_epoch(folder: Path) -> list[list[float]]:
 
 
 def seeds_still_improving(folder: Path) -> list[int]:
-    """Return the seeds of a trained task whose best epoch is the last one (the setting
-    `epochs`)."""
+    """Return the seeds of a trained task whose best epoch is the last, number `epochs`."""
     record = read_task_record(folder)
     return [
         seed

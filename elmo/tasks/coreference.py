@@ -34,8 +34,7 @@ BUCKETS = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # distances, in kept spans, at which a
 
 
 class CoreferenceModel(TaskModel):
-    """A model that finds the coreferent spans of a document, one document at a time; `labels` is
-    empty."""
+    """A model that finds the coreferent spans of a document; `labels` is empty."""
 
     def __init__(self, inputs: TaskInputs, labels: Sequence[str], settings: TaskSettings) -> None:
         super().__init__(inputs, labels)
@@ -215,8 +214,7 @@ class CoreferenceModel(TaskModel):
         return upper_layers(hidden_MAH).squeeze(-1)
 
     def _cut_passage(self, document: Document) -> Document:
-        """Return a random run of `sentences` sentences of a document; a GAP snippet is returned
-        whole."""
+        """Return a random run of `sentences` sentences of a document; a GAP snippet stays whole."""
         max_sentences, sentence_count = self.settings.sentences, len(document.tokens_of)
         if sentence_count <= max_sentences or document.links:
             return document

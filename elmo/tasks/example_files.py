@@ -97,8 +97,7 @@ def read_examples(
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Return the files in a folder and its subfolders, sorted by path, without hidden files and
-    folders."""
+    """Return the files in a folder and its subfolders, except hidden ones, sorted by path."""
     files = (file for file in folder.rglob("*") if file.is_file())
     return sorted(
         file

@@ -161,8 +161,7 @@ Example = Tagged | Classified | Pair | Question | Predicate | Document
 
 
 def token_count(example: Example) -> int:
-    """Return the number of tokens of an example, over all its sentences, by which batches are
-    sorted."""
+    """Return the number of tokens of an example, by which batches are sorted."""
     return sum(map(len, example.sentences))
 
 

@@ -192,7 +192,7 @@ class LinearModels(nn.Module):
     def predict(
         self, examples: Sequence[Labelled], labels: Sequence[str], vectors: Vectors | None = None
     ) -> list[Any]:
-        """Return the likeliest of `labels` for each text or, as a list, for each token of a
+        """Return the likeliest of `labels` for each text or, in a list, each token of a
         sentence."""
         picks = (labels[index] for index in self(examples, vectors).argmax(1).tolist())
         return [

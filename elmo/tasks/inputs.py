@@ -68,8 +68,7 @@ class CharacterCNN(nn.Module):
         self.convolution = nn.Conv1d(CHARACTER_DIM, filters, 3)
 
     def forward(self, ids_NK: Tensor) -> Tensor:
-        """Map the character ids of N tokens, (N, K), to vectors (N, F), F being the number of
-        filters."""
+        """Map the character ids of N tokens, (N, K), to vectors (N, F) of F filters."""
         features_NFK = self.convolution(self.embedding(ids_NK).transpose(1, 2))
         return features_NFK.relu().amax(-1)
 
@@ -115,8 +114,7 @@ class TaskInputs(nn.Module):
 
     @property
     def mixes(self) -> list[ScalarMix]:
-        """Return the modules that mix ELMo's layers: one for the input, one for the output, or
-        both."""
+        """Return the modules that mix ELMo's layers, for the input, the output, or both."""
         return [mix for mix in self.own_mixes if isinstance(mix, ScalarMix)]
 
     def forward(self, sentences: Sequence[Tokens], vectors: Vectors | None) -> EncodedBatch:

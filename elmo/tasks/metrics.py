@@ -178,8 +178,7 @@ def answer_f1(predicted: str, reference: str) -> float:
 
 
 def tally_answers(references: Sequence[Sequence[str]], predicted: Sequence[str]) -> Tally:
-    """Tally F1 and exact match, each the best over a question's references; a unit is a
-    question."""
+    """Tally F1 and exact match, each the best over the references; a unit is a question."""
     counts = []
     for answers, guess in zip(references, predicted, strict=True):
         f1 = max(answer_f1(guess, answer) for answer in answers)

@@ -30,8 +30,7 @@ TASK_FILE_PATTERN = (
 
 
 class BiLMSource(msgspec.Struct, forbid_unknown_fields=True):
-    """The biLM whose vectors a task reads: its digest, and the number and width of the layers
-    used."""
+    """The biLM whose vectors a task reads: its digest, the number and width of the layers used."""
 
     digest: Sha256
     layers: Annotated[int, Meta(ge=1, le=MAX_LAYERS + 1)]
@@ -88,8 +87,7 @@ def write_task_record(record: TaskRecord, folder: Path) -> None:
 
 
 def read_task_record(folder: Path) -> TaskRecord:
-    """Read `task.json` of a task folder; raise `ElmoError` if it is missing, outdated or was
-    edited."""
+    """Read `task.json` of a task folder; raise `ElmoError` if missing, outdated or edited."""
     file = folder / TASK_FILE
     if not folder.exists():
         names = [path.parent.name for path in sorted(folder.parent.glob(f"*/{TASK_FILE}"))]

@@ -100,8 +100,7 @@ def spans_of_tags(tags: Sequence[str], scheme: str) -> list[Span]:
 
 
 def lenient_spans(tags: Sequence[str]) -> list[Span]:
-    """Return the spans of BIO tags as conlleval reads them: an I- that continues no span begins
-    one."""
+    """Return the spans of BIO tags like conlleval: an I- that continues no span begins one."""
     spans: list[Span] = []
     for position, tag in enumerate(tags):
         if tag == "O":

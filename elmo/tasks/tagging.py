@@ -161,7 +161,7 @@ def crf_log_likelihood(
 
 
 def bioes_spans(tags: Sequence[str]) -> list[Span]:
-    """Return the spans that predicted BIOES tags mark; an I- or E- that continues nothing begins a
+    """Return the spans of predicted BIOES tags; an I- or E- that continues nothing begins a
     span."""
     return lenient_spans([_to_bio(tag) for tag in tags])
 

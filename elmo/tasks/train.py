@@ -383,8 +383,7 @@ class _TaskTraining:
                 shutil.rmtree(_epoch_folder(self.work, epoch), ignore_errors=True)
 
     def load_best(self, progress: TaskProgress) -> None:
-        """Load the weights of the best epoch into the module: their moving average, if there is
-        one."""
+        """Load the weights of the best epoch into the module: their moving average, if any."""
         self._restore(progress.best_epoch)
         with torch.no_grad():
             for parameter, average in zip(self.parameters, self.average, strict=False):

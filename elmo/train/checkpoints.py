@@ -170,8 +170,7 @@ def _copy_to_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def state_tensors(
     modules: dict[str, torch.nn.Module], slots: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return all tensors of a checkpoint by name: those of the modules, and the optimizer's
-    `slots`."""
+    """Return all tensors of a checkpoint by name: of the modules, and the optimizer's `slots`."""
     tensors = {
         f"{name}.{key}": value
         for name, module in modules.items()

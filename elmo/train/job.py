@@ -88,8 +88,7 @@ class TrainingJob:
         return range(interval, steps - interval // 2, interval)
 
     def modules(self) -> dict[str, torch.nn.Module]:
-        """Return the trained modules, by the prefix of their parameters' names: `bilm` and
-        `softmax`."""
+        """Return the trained modules by the prefix of their parameters: `bilm` and `softmax`."""
         return {"bilm": self.bilm, "softmax": self.softmax}
 
     def stream(

@@ -45,8 +45,7 @@ MAX_HELDOUT_TOKENS = 200_000  # tokens measured, which gives an error of 0.6%
 
 
 class NotFinite(ElmoError):
-    """A perplexity or score is not finite: the model's weights are damaged, or its training
-    diverged."""
+    """A perplexity or score is not finite: the weights are damaged, or training diverged."""
 
 
 @dataclass(frozen=True)
@@ -299,8 +298,7 @@ def make_evaluator(model: Model) -> PerplexityEvaluator:
 def _make_windows(
     model: Model, sentences: Sequence[Sequence[str]]
 ) -> Iterator[tuple[list[int], Window]]:
-    """Yield batches of sentences of similar length, each as one window whose rows start from
-    zeros."""
+    """Yield batches of sentences of similar length, each a window whose rows start from zeros."""
     order = sorted((k for k, s in enumerate(sentences) if s), key=lambda k: -len(sentences[k]))
     while order:
         rows = order[: max(1, TOKENS_AT_ONCE // (len(sentences[order[0]]) + 1))]

@@ -142,8 +142,7 @@ def _run_at_url(url: str, command: list[str], folder: Path, variables: dict[str,
 
 
 def _copy_dvc_cache(jobs: Any, folder: Path) -> None:
-    """Copy the DVC caches of all jobs at the URL: files named by their content, and records of
-    runs."""
+    """Copy the DVC caches of all jobs at the URL: files named by content, and records of runs."""
     from elmo.io.location import in_parallel
 
     pattern = re.compile(

@@ -42,8 +42,7 @@ def parse_lock(lock: bytes) -> dict[str, Any]:
 
 
 def list_outs(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the outs of a stage in a `dvc.lock`; [] for one in a dvc.yaml, which has no
-    digests."""
+    """Return the outs of a stage in a `dvc.lock`; [] in a dvc.yaml, which has no digests."""
     outs = entry.get("outs")
     return [out for out in outs if isinstance(out, dict)] if isinstance(outs, list) else []
 

@@ -23,8 +23,7 @@ _MAX_LOCK_BYTES = 16_000_000  # larger files are no dvc.lock
 
 class UnusedFiles(NamedTuple):
     """The unused outputs at the URL by name, each with the paths of its files, its record first;
-    and the number of folders in `dvc.lock` files that DVC's cache lacks, so what they name is
-    unknown.
+    and the number of folders in `dvc.lock` files whose content DVC's cache lacks.
     """
 
     outputs: dict[str, list[str]]

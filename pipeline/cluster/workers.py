@@ -92,9 +92,8 @@ def map_tasks(
 ) -> Iterator[Result]:
     """Run `function` on each item as a Ray task; yield the results in the items' order.
 
-    On one machine, the first items run in this process, and so do the others unless they would take
-    longer than starting Ray. An exception of `function` is raised unchanged. `label` names the work
-    in messages.
+    On one machine, the first items run in this process, and so do the others unless starting Ray is
+    faster. An exception of `function` is raised unchanged. `label` names the work in messages.
     """
 
     def make_actor() -> Callable[[tuple[int, Item]], tuple[int, Result]]:
@@ -291,8 +290,7 @@ def _describe_lost_worker(error: Exception) -> str:
 
 
 def choose_device(cluster: Cluster) -> str:
-    """Return the device, `cuda` or `cpu`; refuse a GPU that this machine lacks, unless on a
-    cluster."""
+    """Return the device, `cuda` or `cpu`; without a cluster, refuse a GPU if there is none."""
     if cluster.gpu and not has_cluster() and not has_cuda():
         raise ElmoError("gpu is set and this machine has no CUDA device; set gpu: false")
     return "cuda" if cluster.gpu else "cpu"

@@ -227,8 +227,7 @@ def _start_git_and_dvc(folder: Path) -> str:
 
 
 def _commit_files(folder: Path, files: Iterable[str]) -> str:
-    """Commit the files, because DVC's experiments start from a commit; return git's error, if
-    any."""
+    """Commit the files, because DVC's experiments need a commit; return git's error, if any."""
     new_files = [*files, ".dvc/config", ".dvc/.gitignore", ".dvcignore"]
     options = ["-c", "commit.gpgsign=false"]
     if _run_command(folder, "git", "config", "user.email").returncode:

@@ -14,8 +14,7 @@ from .results import Results
 
 
 def draw_curves(results: Results, path: Path) -> None:
-    """Draw training, held-out and unigram perplexity by tokens read, in a panel per trained
-    stage."""
+    """Draw training, held-out and unigram perplexity by tokens read, a panel per trained stage."""
     curves_by_stage, unigram = results.curves, _find_unigram_perplexities(results)
     figure, panels = plt.subplots(1, len(curves_by_stage), figsize=(9, 3.8), squeeze=False)
     axes = list(panels.flat)

@@ -19,8 +19,7 @@ def apply_preset(name: str, params_file: Path) -> None:
     """Write a preset's values into `params_file`.
 
     `presets/NAME.yaml` beside `params_file` takes precedence over the package's preset of that
-    name. Raises `BadSettings`, and writes nothing, if there is no such preset or the result is
-    invalid.
+    name. Raises `BadSettings`, and writes nothing, if the preset is missing or the result invalid.
     """
     folders = [PACKAGE / "project" / "presets", params_file.parent / "presets"]
     presets = {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
@@ -56,8 +55,7 @@ def overlay_text(params_file: Path, source: Path) -> str:
 def edit_text(file: Path, edit: Any) -> str:
     """Return the text of a YAML file after the function `edit` has changed its parsed values.
 
-    `edit` changes the nested dictionaries in place. Comments are kept; the file itself is not
-    written.
+    `edit` changes the nested dictionaries in place. Comments are kept; the file is not written.
     """
     yaml, out = _make_yaml(), io.StringIO()
     values = yaml.load(file.read_text(encoding="utf-8-sig"))

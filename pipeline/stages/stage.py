@@ -47,23 +47,20 @@ class Stage:
     figure_by_metric: Mapping[str, str] = field(default_factory=dict)
     """The columns of `dvc metrics show`, and the name of the figure in each."""
     product: str = ""
-    """The stage's entry in the list of products at the end of a run; `{out}` is the output's
-    path."""
+    """The stage's entry in the list of products that ends a run; `{out}` is the output's path."""
     describe_score: Callable[[Figures, str], str] | None = None
     """Returns a few words for the end of a run on how good the result is, given the figures and the
     name of the model that the project starts from (empty if it pretrains one)."""
     work: Argument | None = WORK_ARGUMENT
     """The folder for the finished pieces of a killed run; None if the stage takes only seconds."""
     resumes_in_output: bool = False
-    """Whether, at a URL, the output itself keeps finished pieces, from which a killed run
-    resumes."""
+    """Whether, at a URL, the output keeps finished pieces, from which a killed run resumes."""
     uses_cluster: bool = False
     """Whether the work is divided among processes, on this machine or on a cluster."""
     reuses_output: bool = False
     """Whether it reuses pieces of the output that it replaces. At a URL, it gets the location of
     that output, if there is one, as `previous_output`."""
     has_precision: bool = False
-    """Whether its settings have `precision`; `auto` becomes the faster one before the stage
-    runs."""
+    """Whether its settings have `precision`; `auto` becomes the faster one before it runs."""
     figures_type: Any = FIGURES_TYPE
     """The type of its figures in a JSON file; a file of another type is not overwritten."""

@@ -306,8 +306,7 @@ def _measure_texts(
     figures: dict[str, float | None] | None,
     reports: live.ReportWriter,
 ) -> TextFigures:
-    """Return perplexities on all held-out texts; `figures`, if given, are for the job's own
-    text."""
+    """Return perplexities on all held-out texts; `figures`, if given, are for the job's text."""
 
     def measure(text: str, job: TrainingJob) -> dict[str, float | None]:
         reporting_job = replace(job, on_window=reports.show_measuring(text))

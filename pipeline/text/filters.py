@@ -26,7 +26,7 @@ class DocumentCounts(NamedTuple):
     """The documents of a piece: the lines, the size and the characters of each.
 
     `lines` has the first line of each and the line after its last one, numbered in the piece,
-    `sizes` the bytes of each without line ends, and `kinds` the numbers of characters (documents,
+    `sizes` the bytes of each without line ends, and `kinds` the character counts (documents,
     kinds).
     """
 

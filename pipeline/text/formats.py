@@ -1,7 +1,6 @@
 """The formats of input files, with a record of each, and how a file may be compressed.
 
-A new format needs a module `format_NAME.py` with a `Reader` (`reader.py`), and a record in
-`FORMATS`.
+A new format needs a module `format_NAME.py` with a `Reader`, and a record in `FORMATS`.
 """
 
 from collections.abc import Mapping

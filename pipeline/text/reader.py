@@ -1,4 +1,4 @@
-"""The protocol of the modules that read a format; each is imported when the first file needs it."""
+"""The protocol of the modules that read a format; each is imported when first needed."""
 
 import json
 from collections.abc import Container, Iterable, Iterator

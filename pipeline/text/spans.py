@@ -45,8 +45,7 @@ def line_spans(
 ) -> list[FileSpan]:
     """Divide file number `file_number` of the corpus into spans of about `size` bytes.
 
-    Spans end at line ends; if `document_rule` is "blank", at blank lines. A compressed file is one
-    span.
+    Spans end at line ends or, for `document_rule` "blank", blank lines. A compressed file is one.
     """
     if input_.compression is not None:
         return [file_as_span(input_, file_number)]

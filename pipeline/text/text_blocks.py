@@ -22,8 +22,8 @@ def check_texts(
     source_phrase: str = "in params.yaml",
     keep: KeptColumns = (),
 ) -> None:
-    """Check the heads of files; raise `ElmoError` if one is not text or lacks a column, or if all
-    are blank.
+    """Check the heads of files; raise `ElmoError` if one is not text or lacks a column, or all are
+    blank.
 
     `source_phrase` names the source of the list in messages, as in `find_inputs`.
     """

@@ -17,8 +17,7 @@ def work_folder(parent: Location, stage: str, out: Location) -> Iterator[Locatio
     """Yield the folder below `parent` where a stage that writes `out` keeps its finished pieces.
 
     On a disk, it is locked, so only one process uses it. It is deleted on success, and on failure
-    if no piece was finished. Partial files that a killed process left beside `out` are deleted
-    first.
+    if no piece was finished. Partial files of a killed process beside `out` are deleted first.
     """
     # At a URL, the name of the output's folder changes with each run.
     work = parent / (stage if out.local is None else f"{stage}-{out.folder_name}")

@@ -33,8 +33,7 @@ _MENTION = re.compile(r"(\()?(\w+)(\))?")
 
 
 def document_record(text: str, split: TextSplitter) -> dict[str, Any]:
-    """Return a text as a record of JSON lines: a document with its sentences, each a list of
-    tokens."""
+    """Return a text as a record of JSON lines: a document's sentences, each a list of tokens."""
     return {"sentences": [list(split(sentence)) for sentence in split.sentences(text)]}
 
 

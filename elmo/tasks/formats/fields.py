@@ -355,8 +355,7 @@ def conllu_field(fields: Sequence[str], column: str, path: Path, number: int) ->
 
 
 def column_number(column: str, name: str) -> int:
-    """Return a column number as an integer; raise `ElmoError` with the field `name` if it is
-    none."""
+    """Return a column number as an integer; raise `ElmoError` with the field `name` if invalid."""
     try:
         return int(column)
     except ValueError:
