@@ -119,9 +119,9 @@ def build_request(body: Mapping[str, Any], params: Iterable[str]) -> dict[str, A
     Raises `ElmoError` for a malformed table, or for unknown names, which might be typing errors;
     `params` are the names of the model's parameters.
     """
-    _check_names("the request", body, ("inputs", *TABLE_KEYS, "params"))
+    check_names("the request", body, ("inputs", *TABLE_KEYS, "params"))
     if isinstance(request_params := body.get("params"), dict):
-        _check_names("params", request_params, params)
+        check_names("params", request_params, params)
     request = {name: value for name, value in body.items() if name not in TABLE_KEYS}
     for name in TABLE_KEYS:
         if name in body:
@@ -136,7 +136,8 @@ def build_request(body: Mapping[str, Any], params: Iterable[str]) -> dict[str, A
     return request
 
 
-def _check_names(subject: str, names: Iterable[str], valid_names: Iterable[str]) -> None:
+def check_names(subject: str, names: Iterable[str], valid_names: Iterable[str]) -> None:
+    """Raise `ElmoError`, which begins with `subject`, if some of the names are not valid."""
     valid_names = list(valid_names)
     if unknown_names := [str(name) for name in names if name not in valid_names]:
         expected = ", ".join(valid_names) or "nothing"

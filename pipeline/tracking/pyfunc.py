@@ -90,14 +90,19 @@ class ServedEmbedder(PythonModel):
         from elmo.errors import ElmoError
 
         try:
-            return self._embed(model_input, _read_params(params))
+            return self._embed(model_input, params)
         except (ElmoError, ValueError, OverflowError) as error:  # a server shows no stack trace
             message = " ".join(str(error).split())
             raise MlflowException(message, error_code=BAD_REQUEST) from None
 
-    def _embed(self, model_input: Any, settings: dict[str, Any]) -> list[np.ndarray]:
+    def _embed(self, model_input: Any, params: dict[str, Any] | None) -> list[np.ndarray]:
         from elmo.data.texts import check_no_printed_lists, list_items
+        from elmo.integrations.scoring_server import check_names
 
+        if not isinstance(params, dict | None):
+            raise ValueError(f"params must be an object, found {params!r:.80}")
+        check_names("params", params or {}, DEFAULT_PARAMS)
+        settings = DEFAULT_PARAMS | (params or {})
         if settings["pooling"] not in ("none", "mean"):
             raise ValueError(f"pooling must be none or mean, found {settings['pooling']!r}")
         if isinstance(gamma := settings["gamma"], bool) or not isinstance(gamma, Real):
@@ -124,15 +129,6 @@ class ServedEmbedder(PythonModel):
         if not is_list or not all(isinstance(token, str) for token in item):
             raise ValueError(f"a sentence must be text or a list of tokens, found {item!r:.80}")
         return [list(item)]
-
-
-def _read_params(params: Any) -> dict[str, Any]:
-    """Return the parameters of a request, with the default value of each that is left out."""
-    names = list(params or ()) if isinstance(params, dict | None) else [params]
-    if unknown_names := [name for name in names if name not in [*DEFAULT_PARAMS]]:
-        valid_names = ", ".join(DEFAULT_PARAMS)
-        raise ValueError(f"params must hold {valid_names}, found {unknown_names[0]!r:.80}")
-    return DEFAULT_PARAMS | (params or {})
 
 
 def _item_of_row(row: dict[str, Any]) -> Any:

@@ -12,7 +12,7 @@ import torch
 from elmo import Elmo, ElmoError, Embedder, FeatureStore, ScalarMix
 from elmo.model.batches import Carry
 from elmo.store.datasets import collate
-from elmo.store.neighbors import neighbors, parse_query, random_cosine
+from elmo.store.neighbors import neighbors, parse_query
 from tests.elmo.conftest import WHITESPACE, make_store, save_tiny_model
 
 
@@ -80,10 +80,6 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
         lambda p: p.embedder.embed([["he"]], layers=[Fraction(1)]),  # type: ignore[list-item]
         "layers must be among 0 to 2, found 1",
     ),
-    "a number for layers of a store": (
-        lambda p: p.store.vectors(0, layers=np.array(0)),  # type: ignore[arg-type]
-        "layers must be a list or another iterable",
-    ),
     "options of a list": (
         lambda p: FeatureStore(p.store.path, storage_options=["anon"]),  # type: ignore[arg-type]
         "storage_options must be a Mapping",
@@ -97,16 +93,11 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
         lambda p: ScalarMix(3)(torch.ones(3, 1, 4), torch.ones(3, 1)),
         r"layers must be \(3, sentences, tokens, dim\) to mix, found \(3, 1, 4\)",
     ),
-    "a mix of an array": (lambda p: ScalarMix(3)(np.ones((3, 1, 1, 4)), None), "must be a Tensor"),
     "a norm without a mask": (
         lambda p: ScalarMix(3, layer_norm="bilm-tf")(torch.ones(3, 1, 1, 4), None),
         "the mask must be a Tensor, found None",
     ),
     "ids of one dimension": (lambda p: p.elmo(torch.zeros(0)), r"ids must be \(sentences, tokens"),
-    "ids that are complex": (
-        lambda p: p.elmo(torch.ones(1, 1, 50, dtype=torch.complex64)),
-        "ids must be integers",
-    ),
     "no sentences to pad": (lambda p: collate([]), "that differ only in their tokens, found "),
     "sentences of two widths": (
         lambda p: collate([np.ones((1, 2, 3), np.float32), np.ones((1, 2, 4), np.float32)]),
@@ -115,11 +106,6 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
     "a path for a store": (
         lambda p: neighbors("store", p.embedder, ["he"], 0),  # type: ignore[arg-type]
         "store must be a FeatureStore, found 'store'",
-    ),
-    "a path to draw from": (lambda p: random_cosine("store"), "must be a FeatureStore"),  # type: ignore[arg-type]
-    "a path for an embedder": (
-        lambda p: neighbors(p.store, "model", ["he"], 0),  # type: ignore[arg-type]
-        "embedder must be a Embedder, found 'model'",
     ),
     "a truth for a position": (
         lambda p: neighbors(p.store, p.embedder, ["he"], False),
@@ -153,10 +139,6 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
     "a number in place of a stream": (
         lambda p: list(p.embedder.embed_stream(5)),  # type: ignore[arg-type]
         "texts must be a list or another iterable, found 5",
-    ),
-    "nothing to carry": (
-        lambda p: list(p.embedder.embed_stream(None, state=Carry())),  # type: ignore[arg-type]
-        "texts must be a list or another iterable, found None",
     ),
     "a number to warm up": (
         lambda p: Embedder.load(p.folder, warm_up=5),  # type: ignore[arg-type]

@@ -189,8 +189,8 @@ WRONG: list[tuple[Any, str]] = [
 PARAMS: list[tuple[Any, str]] = [
     ({"gamma": [1]}, r"gamma must be a number, found \[1\]"),
     ({"gamma": True}, "gamma must be a number, found True"),
-    ({"poling": "mean"}, "params must hold layers, gamma, pooling, found 'poling'"),
-    (["mean"], r"params must hold layers, gamma, pooling, found \['mean'\]"),
+    ({"poling": "mean"}, "params must hold layers, gamma, pooling, found poling"),
+    (["mean"], r"params must be an object, found \['mean'\]"),
 ]
 
 
