@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
+from elmo.data.tokenizer import is_text
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
 from elmo.io.records import read_record
@@ -145,8 +146,9 @@ def check_token_lists(sentences: Sequence[Sequence[str]]) -> None:
         if not _is_list(sentence):
             raise ElmoError(f"sentence {index}: must be a list of tokens, found {sentence!r:.80}")
         for k, token in enumerate(sentence):
-            if not isinstance(token, str) or "\0" in token:
-                kind = "without zero bytes" if isinstance(token, str) else "a string"
+            is_plain = isinstance(token, str) and token.isascii() and "\0" not in token
+            if not is_plain and not (isinstance(token, str) and is_text(token)):
+                kind = "UTF-8 without zero bytes" if isinstance(token, str) else "a string"
                 raise ElmoError(f"sentence {index}: token {k} must be {kind}, found {token!r:.80}")
 
 

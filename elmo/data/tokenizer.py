@@ -169,16 +169,15 @@ NOT_TEXT_MESSAGE = "is not UTF-8, or has a zero byte; save it as UTF-8"
 def is_text(text: str) -> bool:
     """Tell whether a text has no zero byte and can be encoded in UTF-8; a lone surrogate cannot."""
     try:
-        text.encode()
+        return "\0" not in text and (text.isascii() or bool(text.encode()))
     except UnicodeEncodeError:
         return False
-    return "\0" not in text
 
 
 def load_tokenizer(name: str) -> Tokenizer:
     """Load the tokenizer called `name`, one of `TOKENIZERS`; raise `ElmoError` if it is unknown or
     its packages are not installed."""
-    if name not in TOKENIZERS:
+    if not isinstance(name, str) or name not in TOKENIZERS:
         raise ElmoError(f"tokenizer: unknown {name!r}; choose from {', '.join(TOKENIZERS)}")
     return _load_version(name, TOKENIZERS[name].pattern, TOKENIZERS[name].form)
 

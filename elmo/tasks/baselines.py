@@ -34,9 +34,10 @@ def score_baselines(
     `encode` returns the context-free vectors (layer 0) of words, for `static`. Questions, roles and
     coreference have no baselines.
     """
-    find_kind(kind)
     for example_set in (train_set, test_set):
         check_instance("examples", example_set, ExampleSet)
+        for example in example_set.examples:
+            check_instance("an example", example, find_kind(kind).example_class)
     train: list[Any] = learnable_examples(train_set.examples)
     test: list[Any] = test_set.examples
     if kind not in KINDS_WITH_FEATURES or not train:

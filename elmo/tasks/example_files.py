@@ -73,7 +73,8 @@ def read_examples(
             f"{path}: {kind} is read from {', '.join(readers)}, not from {file_format}; write "
             "it as one of these, or pass --format if its extension is wrong"
         )
-    for name in columns or {}:
+    for name, column in (columns or {}).items():
+        check_instance(f"column {name}", column, str)
         if name not in fields:
             raise ElmoError(f"--columns: {kind} has no {name!r}; it has {', '.join(fields)}")
     if scheme not in (None, *schemes.SCHEMES):

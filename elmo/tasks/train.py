@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from elmo.data.characters import check_token_lists
 from elmo.data.stream import prefetch
 from elmo.errors import ElmoError
 from elmo.io.atomic import write_json
@@ -253,6 +254,7 @@ def check_examples(kind: str, examples: Sequence[Example]) -> None:
             )
         if not all(isinstance(tokens, tuple) for tokens in example.sentences):
             raise ElmoError(f"{example.source}: tokens must be in a tuple of strings")
+        check_token_lists(example.sentences)
         is_empty = not example.sentences or not all(example.sentences)
         if is_empty and not isinstance(example, Question):
             raise ElmoError(f"{example.source}: has a text without tokens; leave it out")

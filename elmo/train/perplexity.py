@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END
+from elmo.data.characters import SENTENCE_BEGIN, SENTENCE_END, check_token_lists
 from elmo.data.stream import Window, WindowStream, byte_lengths, lay_out_both_directions, prefetch
 from elmo.data.vocabulary import Vocabulary
 from elmo.errors import ElmoError
@@ -33,6 +33,7 @@ from elmo.nn.device import (
 from elmo.nn.encoder import CharacterEncoder
 from elmo.nn.lstm import LSTMState
 from elmo.nn.softmax import Softmax, negative_log_likelihoods, restore_softmax
+from elmo.settings import check_iterable
 
 TOKENS_AT_ONCE = 4096
 MIN_TIME_STEPS = 64  # time steps read at once, however many rows there are
@@ -234,7 +235,7 @@ def perplexity(model: Model, sentences: Iterable[Sequence[str]]) -> Perplexity:
     """
     windows = (
         window
-        for block in token_blocks(sentences, len)
+        for block in token_blocks(check_iterable("sentences", sentences), len)
         for _, window in _make_windows(model, block)
     )
     first_window = next(windows, None)
@@ -299,6 +300,7 @@ def _make_windows(
     model: Model, sentences: Sequence[Sequence[str]]
 ) -> Iterator[tuple[list[int], Window]]:
     """Yield batches of sentences of similar length, each a window whose rows start from zeros."""
+    check_token_lists(sentences)
     order = sorted((k for k, s in enumerate(sentences) if s), key=lambda k: -len(sentences[k]))
     while order:
         rows = order[: max(1, TOKENS_AT_ONCE // (len(sentences[order[0]]) + 1))]

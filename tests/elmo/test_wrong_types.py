@@ -11,8 +11,11 @@ import torch
 
 from elmo import Elmo, ElmoError, Embedder, FeatureStore, ScalarMix
 from elmo.model.batches import Carry
+from elmo.model.folder import load_model
 from elmo.store.datasets import collate
 from elmo.store.neighbors import neighbors, parse_query
+from elmo.tasks.formats.fields import TextSplitter
+from elmo.train.perplexity import perplexity
 from tests.elmo.conftest import WHITESPACE, make_store, save_tiny_model
 
 
@@ -164,6 +167,10 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
     "no model's name": (lambda p: Embedder.load(""), "the model's name is empty"),
     "a zero byte": (lambda p: p.embedder.encode("he \0"), "a zero byte"),
     "a zero byte in a token": (lambda p: p.embedder.embed([["he\0"]]), "without zero bytes"),
+    "half a surrogate pair in a token": (
+        lambda p: p.embedder.encode_types(["he\ud800"]),
+        "token 0 must be UTF-8 without zero bytes",
+    ),
     "half a surrogate pair": (lambda p: p.embedder.encode("he \ud800"), "is not UTF-8"),
     "a text for types": (lambda p: p.embedder.encode_types("he"), "must be a list of tokens"),
     "a misspelt split": (
@@ -187,6 +194,11 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
         lambda p: p.embedder.encode([np.array(["he", "has"], object)[:, None]]),
         r"text 0: must be a string, found array\(\[\['he'\], \['has'\]\], dtype=object\)$",
     ),
+    "texts to measure": (
+        lambda p: perplexity(load_model(p.folder), ["he has"]),
+        "sentence 0: must be a list of tokens, found a string",
+    ),
+    "tokens to split": (lambda p: TextSplitter("whitespace")(["he"]), "text must be a str"),  # type: ignore[arg-type]
     "a query of tokens": (lambda p: parse_query(["[he]"]), "the text must be a string"),  # type: ignore[arg-type]
 }
 

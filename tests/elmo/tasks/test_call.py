@@ -125,6 +125,14 @@ WRONG: dict[str, tuple[Callable[[Task], object], str]] = {
         lambda t: list(t.predict([Tagged("s:1", "he", None)])),  # type: ignore[arg-type]
         "s:1: tokens must be in a tuple of strings",
     ),
+    "numbers as tokens": (
+        lambda t: list(t.predict([Tagged("s:1", (1,), None)])),  # type: ignore[arg-type]
+        "token 0 must be a string, found 1",
+    ),
+    "a column of a number": (
+        lambda t: read_examples("tagging", "a.conll", columns={"word": 1}),  # type: ignore[dict-item]
+        "column word must be a str, found 1",
+    ),
     "no labels": (
         lambda t: t.evaluate(ExampleSet([Tagged("s:1", ("he",), None)], {}, "bio")),
         "s:1: has no label to compare with",
