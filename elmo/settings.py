@@ -78,13 +78,6 @@ def check_iterable(name: str, value: Any) -> Iterator[Any]:
         raise BadSettings(message) from None
 
 
-def to_path(name: str, value: Any) -> Path:
-    """Return the argument `name` as a path; raise `TypeError` unless it is a string or a Path."""
-    if not isinstance(value, str | Path):
-        raise TypeError(f"{name} must be a string or a Path, found {value!r:.80}")
-    return Path(value)
-
-
 def check_instance(name: str, value: object, type_: type) -> None:
     """Raise `BadSettings` unless the argument `name` is an instance of a class."""
     if not isinstance(value, type_):

@@ -30,7 +30,6 @@ from elmo.io.records import (
     read_record,
 )
 from elmo.io.remote import MAX_REQUESTS, Remote
-from elmo.settings import check_instance
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -71,7 +70,6 @@ class Location:
         if not isinstance(url, str | os.PathLike):
             url_text = " ".join(repr(url).split())
             raise TypeError(f"a folder must be a string or a Path, found {url_text:.80}")
-        check_instance("storage_options", options or {}, Mapping)
         if not str(url).strip():
             raise ElmoError(f"the folder's name is empty, found {url!r}; pass one")
         text = str(url).removeprefix("file://")

@@ -19,7 +19,7 @@ from elmo.io.location import Folder
 from elmo.model.folder import Model, load_model
 from elmo.nn.bilm import token_vectors
 from elmo.nn.device import prefers_large_operations, round_up_rows, round_up_time_steps
-from elmo.settings import Fraction, check_count, check_instance, check_value
+from elmo.settings import Fraction, check_count, check_value
 
 LayerNorm = Literal["bilm-tf", "allennlp"]
 TOKENS_AT_ONCE = 4096  # tokens in one slice, without gradients
@@ -46,14 +46,12 @@ class ScalarMix(nn.Module):
     def forward(self, layers_LBTD: Tensor, mask_BT: Tensor) -> Tensor:
         """Mix layers (layers, sentences, tokens, dim) into one tensor (sentences, tokens, dim).
         `mask_BT` is true where there is a token; only `layer_norm` uses it."""
-        check_instance("layers", layers_LBTD, Tensor)
         if layers_LBTD.dim() != 4 or len(layers_LBTD) != len(self.weights):
             raise ElmoError(
                 f"layers must be ({len(self.weights)}, sentences, tokens, dim) to mix, found "
                 f"{tuple(layers_LBTD.shape)}"
             )
         if self.layer_norm is not None:
-            check_instance("the mask", mask_BT, Tensor)
             layers_LBTD = _normalise(layers_LBTD, mask_BT, _EPSILON_BY_NORM[self.layer_norm])
         weights_L = (self.weights.softmax(0) * self.gamma).to(layers_LBTD.dtype)
         return torch.einsum("l,lbtd->btd", weights_L, layers_LBTD)

@@ -13,8 +13,6 @@ from torch import Tensor
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from elmo.data.arrays import Floats
-from elmo.errors import ElmoError
-from elmo.settings import check_iterable
 from elmo.store import FeatureStore
 
 
@@ -42,13 +40,7 @@ class Batch(TypedDict):
 def collate(sentences: Sequence[Floats]) -> Batch:
     """Pad sentences, arrays of shape (layers, tokens, dim), to the longest; return them as a
     batch."""
-    vectors = [torch.as_tensor(item) for item in check_iterable("sentences", sentences)]
-    sizes = {tuple(array.shape[:1] + array.shape[2:]) for array in vectors}
-    if len(sizes) != 1 or vectors[0].dim() != 3:
-        raise ElmoError(
-            "sentences must be arrays (layers, tokens, dim) that differ only in their tokens, "
-            f"found {[tuple(array.shape) for array in vectors]!r:.80}"
-        )
+    vectors = [torch.as_tensor(sentence) for sentence in sentences]
     lengths = torch.tensor([layers_LTD.shape[1] for layers_LTD in vectors])
     layers, _, dim = vectors[0].shape
     batch = vectors[0].new_zeros(len(vectors), layers, int(lengths.max()), dim)

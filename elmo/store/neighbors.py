@@ -164,7 +164,6 @@ def random_cosine(store: FeatureStore, layer: int | str | None = None) -> float:
     It reads one token of each of up to 300 sentences; the result is NaN if fewer than two have
     tokens. `layer` is a layer's number or name (default: the mean of the stored layers).
     """
-    check_instance("store", store, FeatureStore)
     names = select_compared_layers(store, layer)
     vectors = []
     for k in range(0, len(store), len(store) // _SAMPLED_SENTENCES + 1):

@@ -14,11 +14,10 @@ from functools import partial
 from typing import Any
 
 from elmo.data.arrays import Floats
-from elmo.settings import check_instance
 from elmo.tasks.examples import Tokens, learnable_examples
 from elmo.tasks.features import LinearModels, ModelShares
 from elmo.tasks.formats.fields import ExampleSet
-from elmo.tasks.kinds import FEATURE_HASHES, KINDS_WITH_FEATURES, find_kind
+from elmo.tasks.kinds import FEATURE_HASHES, KINDS_WITH_FEATURES
 from elmo.tasks.metrics import Tally, tally_accuracy
 from elmo.tasks.tagging import tally_tags
 
@@ -34,10 +33,6 @@ def score_baselines(
     `encode` returns the context-free vectors (layer 0) of words, for `static`. Questions, roles and
     coreference have no baselines.
     """
-    for example_set in (train_set, test_set):
-        check_instance("examples", example_set, ExampleSet)
-        for example in example_set.examples:
-            check_instance("an example", example, find_kind(kind).example_class)
     train: list[Any] = learnable_examples(train_set.examples)
     test: list[Any] = test_set.examples
     if kind not in KINDS_WITH_FEATURES or not train:

@@ -17,7 +17,7 @@ from elmo.data.texts import check_no_printed_lists, is_missing
 from elmo.data.tokenizer import NOT_TEXT_MESSAGE, Tokenization, is_text
 from elmo.errors import ElmoError
 from elmo.io.text_files import COMPRESSIONS
-from elmo.settings import check_instance, to_path
+from elmo.settings import check_instance
 from elmo.tasks import schemes
 from elmo.tasks.formats.fields import Columns, ExampleSet, ReadRequest, TextSplitter
 from elmo.tasks.kinds import KINDS, MakeRecord, find_kind
@@ -59,7 +59,7 @@ def read_examples(
     a model's `Tokenization`, splits raw text. With `labelled=False`, labels may be absent. Raises
     `ElmoError` for a malformed line or a file without examples.
     """
-    path, task_kind = to_path("path", path), find_kind(kind)
+    path, task_kind = Path(path), find_kind(kind)
     check_instance("columns", columns or {}, Mapping)
     if path.is_dir():
         read = partial(read_examples, kind, format=format, columns=columns, scheme=scheme)
@@ -73,8 +73,7 @@ def read_examples(
             f"{path}: {kind} is read from {', '.join(readers)}, not from {file_format}; write "
             "it as one of these, or pass --format if its extension is wrong"
         )
-    for name, column in (columns or {}).items():
-        check_instance(f"column {name}", column, str)
+    for name in columns or {}:
         if name not in fields:
             raise ElmoError(f"--columns: {kind} has no {name!r}; it has {', '.join(fields)}")
     if scheme not in (None, *schemes.SCHEMES):

@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import Any
 
 from elmo.errors import BadSettings
-from elmo.tasks import examples as records
 from elmo.tasks.formats import coreference, questions, roles, tagging, texts
 from elmo.tasks.formats.fields import ExampleSet, ReadRequest, TextSplitter
 from elmo.tasks.settings import TaskSettings, with_changes
@@ -29,14 +28,13 @@ def _text_record(text: str, split: TextSplitter) -> dict[str, Any]:
 class TaskKind:
     """A kind of task, such as tagging: its model, readers and defaults.
 
-    `example_class` is the class of its examples. `readers` has the reader of each file format;
-    `fields` are the fields that `--columns` can map; `defaults` are the default settings.
-    `examples` are unlabelled records: the input example of a served task. `make_record` converts a
-    text to a record. With `has_several_predictions`, one record can give several examples.
+    `readers` has the reader of each file format; `fields` are the fields that `--columns` can map;
+    `defaults` are the default settings. `examples` are unlabelled records: the input example of a
+    served task. `make_record` converts a text to a record. With `has_several_predictions`, one
+    record can give several examples.
     """
 
     class_path: str  # the class of the model, as module:name
-    example_class: type[records.Example]
     readers: Mapping[str, Callable[[ReadRequest], ExampleSet]]
     fields: tuple[str, ...]
     defaults: TaskSettings
@@ -53,7 +51,6 @@ class TaskKind:
 KINDS: Mapping[str, TaskKind] = {
     "tagging": TaskKind(
         class_path="elmo.tasks.tagging:TaggingModel",
-        example_class=records.Tagged,
         readers={
             "conll": tagging.read_conll,
             "conllu": tagging.read_conllu,
@@ -68,7 +65,6 @@ KINDS: Mapping[str, TaskKind] = {
     ),
     "classification": TaskKind(
         class_path="elmo.tasks.classification:ClassificationModel",
-        example_class=records.Classified,
         readers={
             "tsv": texts.read_classified,
             "csv": texts.read_classified,
@@ -81,7 +77,6 @@ KINDS: Mapping[str, TaskKind] = {
     ),
     "pairs": TaskKind(
         class_path="elmo.tasks.pairs:PairsModel",
-        example_class=records.Pair,
         readers={"tsv": texts.read_pairs, "csv": texts.read_pairs, "jsonl": texts.read_pairs},
         fields=("premise", "hypothesis", "label"),
         defaults=TaskSettings(
@@ -97,7 +92,6 @@ KINDS: Mapping[str, TaskKind] = {
     ),
     "questions": TaskKind(
         class_path="elmo.tasks.questions:QuestionsModel",
-        example_class=records.Question,
         readers={"json": questions.read_squad, "jsonl": questions.read_jsonl},
         fields=("id", "context", "question", "answers"),
         defaults=TaskSettings(
@@ -114,7 +108,6 @@ KINDS: Mapping[str, TaskKind] = {
     ),
     "roles": TaskKind(
         class_path="elmo.tasks.roles:RolesModel",
-        example_class=records.Predicate,
         readers={"conll": roles.read_conll, "jsonl": roles.read_jsonl},
         fields=("word", "predicate", "arguments", "tokens", "tags", "predicates"),
         defaults=TaskSettings(
@@ -131,7 +124,6 @@ KINDS: Mapping[str, TaskKind] = {
     ),
     "coreference": TaskKind(
         class_path="elmo.tasks.coreference:CoreferenceModel",
-        example_class=records.Document,
         readers={
             "conll": coreference.read_conll,
             "tsv": coreference.read_gap,

@@ -6,13 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from elmo.errors import BadSettings, suggest_name
-from elmo.settings import (
-    BelowOne,
-    NonNegativeFloat,
-    check_instance,
-    describe_type,
-    field_types,
-)
+from elmo.settings import BelowOne, NonNegativeFloat, describe_type, field_types
 
 SmallPositiveInt = Annotated[int, Meta(ge=1, le=1 << 20)]
 Width = Annotated[int, Meta(ge=1, le=1 << 15)]
@@ -83,7 +77,6 @@ def with_changes(defaults: TaskSettings, changes: dict[str, Any]) -> TaskSetting
     `layers` may also be a single number.
     """
     values = msgspec.to_builtins(defaults)
-    check_instance("settings", changes, dict)
     for name in changes:
         if name not in values:
             names = f"; there are {', '.join(values)}"

@@ -32,7 +32,7 @@ from elmo.model.embedder import Embedder
 from elmo.model.folder import link_model
 from elmo.model.weights import load_weights, save_weights
 from elmo.nn.device import check_device
-from elmo.settings import ModelShape, Seed, check_instance, check_iterable, check_value, to_path
+from elmo.settings import ModelShape, Seed, check_iterable, check_value
 from elmo.store import FeatureStore, model_digest
 from elmo.tasks import RESULTS_VERSION, TASK_FILE
 from elmo.tasks.example_files import make_examples
@@ -105,7 +105,7 @@ class Task:
         model in the folder computes them.
         """
         check_device(device)
-        folder = to_path("folder", folder)
+        folder = Path(folder)
         record = read_task_record(folder)
         if seed is not None and seed not in record.seeds:
             raise ElmoError(f"{folder}: has no seed {seed}; it has {record.seeds}")
@@ -154,7 +154,7 @@ class Task:
         iterator = check_iterable("examples", examples)
         size = self.record.settings.batch_size
         while chunk := list(islice(iterator, EXAMPLES_AT_ONCE)):
-            check_examples(self.record.kind, chunk)
+            check_examples(chunk)
             answers = predict_all(self.model, chunk, self.vectors, size, with_scores=with_scores)
             pairs = answers if with_scores else [(prediction, None) for prediction in answers]
             yield from zip(chunk, pairs, strict=True)
@@ -246,11 +246,11 @@ def train_task(
     also reports earlier epochs. On a CPU, a seed uses one thread. If it saves time, seeds are
     trained in parallel, one process per torch thread, with the same result.
     """
-    out, work = to_path("out", out), to_path("work", work)
+    out, work = Path(out), Path(work)
     seeds = check_value("seeds", [*check_iterable("seeds", seeds)], SeedNumbers)
     check_device(device)
     _check_input(settings, model, train, dev)
-    check_examples(kind, [*train.examples, *dev.examples])
+    check_examples([*train.examples, *dev.examples])
     check_output_folder(Location(out), required=(TASK_FILE,), pattern=TASK_FILE_PATTERN)
     check_writable(out)
     training_examples = _labelled_examples(train)
@@ -324,10 +324,8 @@ def _describe_linear(linear: LinearModels, shares: ModelShares, scores: Scores) 
 def _check_input(
     settings: TaskSettings, model: Path | None, train: ExampleSet, dev: ExampleSet
 ) -> None:
-    check_instance("settings", settings, TaskSettings)
     if (model is None) != (settings.elmo == "none"):
         raise ElmoError("pass either a model or the setting elmo: none")
-    check_instance("train", train, ExampleSet)
     check_same_tags(dev, train.scheme)
     if model is not None and settings.layers is not None:
         top_layer = ModelShape.from_dict(read_config(model).model, source=str(model)).layers
@@ -339,7 +337,6 @@ def _check_input(
 def check_same_tags(example_set: ExampleSet, scheme: str) -> None:
     """Raise `ElmoError` if only one of `example_set` and the training file has tags that mark
     spans; `scheme` is that of the training file."""
-    check_instance("examples", example_set, ExampleSet)
     if (example_set.scheme == "plain") == (scheme == "plain"):
         return
     source = (

@@ -31,7 +31,6 @@ from elmo.nn.threads import one_thread
 from elmo.settings import MAX_SENTENCE_TOKENS
 from elmo.tasks.examples import Example, Question, Tokens, attention_pairs, token_count
 from elmo.tasks.features import LinearModels, ModelShares
-from elmo.tasks.kinds import find_kind
 from elmo.tasks.labels import LabelModel
 from elmo.tasks.metrics import Scores, Tally, main_score, paired_bootstrap
 from elmo.tasks.model import TaskModel
@@ -241,19 +240,17 @@ def random_batches(examples: Sequence[T], size: int, rng: np.random.Generator) -
     return [batches[k] for k in rng.permutation(len(batches))]
 
 
-def check_examples(kind: str, examples: Sequence[Example]) -> None:
-    """Raise `ElmoError` for a value that is no example of a kind of task, a text without tokens, or
-    one that is too long for attention or for its vectors to fit in memory.
+def check_examples(examples: Sequence[Example]) -> None:
+    """Raise `ElmoError` for a value that is no example, a text without tokens, or one that is too
+    long for attention or for its vectors to fit in memory.
 
     A question without tokens is allowed; it has no answer.
     """
     for example in examples:
-        if not isinstance(example, find_kind(kind).example_class):
+        if not isinstance(example, Example):
             raise ElmoError(
-                f"must be an example of {kind}, found {example!r:.60}; for texts, call task(texts)"
+                f"must be an example, found {example!r:.60}; for texts, call task(texts)"
             )
-        if not all(isinstance(tokens, tuple) for tokens in example.sentences):
-            raise ElmoError(f"{example.source}: tokens must be in a tuple of strings")
         check_token_lists(example.sentences)
         is_empty = not example.sentences or not all(example.sentences)
         if is_empty and not isinstance(example, Question):

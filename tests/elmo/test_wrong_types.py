@@ -12,9 +12,7 @@ import torch
 from elmo import Elmo, ElmoError, Embedder, FeatureStore, ScalarMix
 from elmo.model.batches import Carry
 from elmo.model.folder import load_model
-from elmo.store.datasets import collate
 from elmo.store.neighbors import neighbors, parse_query
-from elmo.tasks.formats.fields import TextSplitter
 from elmo.train.perplexity import perplexity
 from tests.elmo.conftest import WHITESPACE, make_store, save_tiny_model
 
@@ -83,10 +81,6 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
         lambda p: p.embedder.embed([["he"]], layers=[Fraction(1)]),  # type: ignore[list-item]
         "layers must be among 0 to 2, found 1",
     ),
-    "options of a list": (
-        lambda p: FeatureStore(p.store.path, storage_options=["anon"]),  # type: ignore[arg-type]
-        "storage_options must be a Mapping",
-    ),
     "a class": (lambda p: p.embedder.embed(list), "sentences must be a list"),  # type: ignore[arg-type]
     "a list of poolings": (
         lambda p: p.embedder.encode("he", ["mean"]),  # type: ignore[arg-type]
@@ -96,16 +90,7 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
         lambda p: ScalarMix(3)(torch.ones(3, 1, 4), torch.ones(3, 1)),
         r"layers must be \(3, sentences, tokens, dim\) to mix, found \(3, 1, 4\)",
     ),
-    "a norm without a mask": (
-        lambda p: ScalarMix(3, layer_norm="bilm-tf")(torch.ones(3, 1, 1, 4), None),
-        "the mask must be a Tensor, found None",
-    ),
     "ids of one dimension": (lambda p: p.elmo(torch.zeros(0)), r"ids must be \(sentences, tokens"),
-    "no sentences to pad": (lambda p: collate([]), "that differ only in their tokens, found "),
-    "sentences of two widths": (
-        lambda p: collate([np.ones((1, 2, 3), np.float32), np.ones((1, 2, 4), np.float32)]),
-        "that differ only in their tokens",
-    ),
     "a path for a store": (
         lambda p: neighbors("store", p.embedder, ["he"], 0),  # type: ignore[arg-type]
         "store must be a FeatureStore, found 'store'",
@@ -198,7 +183,6 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
         lambda p: perplexity(load_model(p.folder), ["he has"]),
         "sentence 0: must be a list of tokens, found a string",
     ),
-    "tokens to split": (lambda p: TextSplitter("whitespace")(["he"]), "text must be a str"),  # type: ignore[arg-type]
     "a query of tokens": (lambda p: parse_query(["[he]"]), "the text must be a string"),  # type: ignore[arg-type]
 }
 
