@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -19,6 +19,7 @@ def helper_process(target: Callable[..., None], *arguments: Any) -> Iterator[Bas
     """Start a process that calls `target` on one thread. It is ended with the block and with this
     process, whatever it is doing. The arguments are pickled."""
     process = get_context("spawn").Process(target=_run, args=(target, arguments), daemon=True)
+    resource_tracker.ensure_running()  # or `start` does so, which unblocks SIGINT
     # The process ignores Ctrl-C, which this one handles.
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -109,6 +109,9 @@ def test_a_process_ends_with_the_one_that_started_it(tmp_path: Path, how: signal
     try:
         wait_until((tmp_path / "begun").exists)
         (process,) = seed_processes(starter.pid)
+        state = Path(f"/proc/{process.pid}/status").read_text()
+        blocked = int(state.partition("SigBlk:")[2].split()[0], 16)
+        assert blocked & 1 << signal.SIGINT - 1
         if how == signal.SIGINT:
             os.killpg(starter.pid, how)
         else:
