@@ -18,8 +18,8 @@ def distinct_numbers(numbers: Int64s, stop: int) -> Int64s:
 
 
 def index_table(numbers: Int64s, stop: int) -> npt.NDArray[np.int32]:
-    """Return a table of `stop` entries with the index in `numbers` of each number, −1 for absent
-    ones; `numbers` are distinct."""
+    """Return a table of `stop` entries: for each number, its index in `numbers`, or −1 if it is
+    absent. `numbers` are distinct."""
     index = np.full(stop, -1, np.int32)
     index[numbers] = np.arange(len(numbers), dtype=np.int32)
     return index

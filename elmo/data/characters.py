@@ -42,9 +42,9 @@ class Characters:
     """A character vocabulary, which turns tokens into character ids. The characters are `symbols`
     or, if that is None, the 256 bytes of UTF-8, as in 2018.
 
-    The ids of the characters (and, for symbols, one for unknown ones) are followed by five special
-    ids: begin and end of sentence, begin and end of word, padding. A token has `max_characters`
-    ids, including its begin, end and padding.
+    After the ids of the characters (and, for symbols, one for unknown ones) come five special ids:
+    begin and end of sentence, begin and end of word, padding. A token has `max_characters` ids,
+    including its begin, end and padding.
     """
 
     symbols: tuple[str, ...] | None = None

@@ -90,8 +90,8 @@ class CorpusFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TokenizerEntry(Tokenization, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The tokenization of the corpus, and two settings of the stage that affect no token:
-    `documents`, the unit that is held out as a whole (such as `file`), and `heldout`, the share of
+    """The tokenization of the corpus, and two settings of the stage that affect no token.
+    `documents` is the unit that is held out as a whole, such as `file`; `heldout` is the share of
     documents held out (None: not recorded)."""
 
     documents: str = ""

@@ -37,8 +37,8 @@ Item = TypeVar("Item")
 
 
 class StreamPosition(TypedDict):
-    """The position up to which a stream was read, to be saved: `rows` has, for each row, the group
-    it reads, counted over all epochs, and its offset there, in tokens."""
+    """The position up to which a stream was read, to be saved. For each row, `rows` has the number
+    of its group, counted over all epochs, and the offset in that group, in tokens."""
 
     rows: list[list[int]]
 
@@ -48,10 +48,10 @@ class Window:
     """The input and the targets of one training step, for the rows of one worker.
 
     Axes: S direction, T time step, B row, N distinct token, K character. `index_STB` has each
-    token's row in `characters_NK`, the character ids of the distinct tokens, whose lengths in UTF-8
-    are `bytes_N`. `targets_STB` has the ids of the words to predict. `mask_TB` is false where a row
-    has no more text, `reset_TB` true where a sentence begins. `words` are the distinct targets of
-    this worker; `count` is the number of predictions of *all* workers in both directions.
+    token's row in `characters_NK` (character ids of the distinct tokens) and in `bytes_N` (their
+    lengths in UTF-8). `targets_STB` has the ids of the words to predict. `mask_TB` is false where a
+    row has no more text, `reset_TB` true where a sentence begins. `words` are the distinct targets
+    of this worker; `count` is the number of predictions of *all* workers in both directions.
     """
 
     index_STB: Int64s
@@ -131,7 +131,7 @@ class WindowStream:
 
     def windows(self, position: StreamPosition) -> Iterator[WindowAndPosition]:
         """Yield the windows from `position` onwards, each with a function that returns the position
-        after it, from which a resumed training continues; positions are costly."""
+        after it. Resumed training continues from such a position. Computing one is costly."""
         cursor, buffer = _RowCursor(self, position), _BlockBuffer(len(self.own_rows))
         steps_T1 = np.arange(self.window)[:, None]
         while count := cursor.advance():
@@ -262,8 +262,8 @@ class WindowStream:
 class _Group(NamedTuple):
     """The shuffled blocks of some shards, laid end to end, and the part that each row reads.
 
-    `blocks_M2` has, for each block, the number of its shard and its number there; `ends_M` has its
-    end, in tokens of the group; `bounds` has the start of each row's part, and the end of the last.
+    For each block, `blocks_M2` has the shard's number and the block's number in it, and `ends_M`
+    its end, in tokens of the group. `bounds` has the start of each row's part, and the last end.
     """
 
     blocks_M2: Int64s
@@ -285,8 +285,8 @@ class _BlockBuffer:
         self.start_B, self._offset_B, self._tokens_B, self._width_B = np.zeros((4, rows), np.int64)
 
     def find_starts(self, group_B: Int64s, offset_B: Int64s, token_count: int) -> Int64s:
-        """Return for each row the column of the `token_count` tokens from an offset in a group on;
-        −1 if they are not all in the row's block."""
+        """Return for each row the column where `token_count` tokens begin, given their offset in a
+        group; −1 if they are not all in the row's block."""
         block_offset_B = offset_B - self._offset_B
         is_inside_B = (block_offset_B >= 0) & (block_offset_B + token_count <= self._tokens_B)
         return np.where(is_inside_B & (group_B == self._group_B), self.start_B + block_offset_B, -1)
@@ -294,7 +294,7 @@ class _BlockBuffer:
     def put_block(
         self, row: int, block_id: tuple[int, int], offset: int, block: TokenBlock
     ) -> None:
-        """Store a row's next block, which begins at `offset` in its group, in place of the last."""
+        """Replace a row's block by its next one, which begins at `offset` in its group."""
         token_count = len(block.starts_n)
         if token_count > self._width_B[row]:
             self._width_B[row] = 0
@@ -324,8 +324,8 @@ class _BlockBuffer:
 
 
 class _RowCursor:
-    """Each row's current group, its offset there and the end of its part, computed from block
-    lengths without reading tokens."""
+    """For each row: its current group, its offset in the group and the end of its part. They are
+    computed from block lengths, without reading tokens."""
 
     def __init__(self, stream: WindowStream, position: StreamPosition) -> None:
         self.stream = stream
@@ -355,7 +355,7 @@ class _RowCursor:
         return int(tokens_B.sum())
 
     def window_starts(self, rows: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-        """Return, for each of `rows`, where its window begins: the group, the offset there, and how
+        """Return, for each of `rows`, where its window begins: the group, the offset in it, and how
         many of the window's tokens are in that group."""
         group, offset, token_count = self._starts
         return group[rows], offset[rows], token_count[rows]
@@ -373,8 +373,8 @@ class _RowCursor:
         return start, end
 
     def block_parts(self, row: int) -> Iterator[tuple[tuple[int, int], int, int, int]]:
-        """Yield the parts of blocks that a row reads in this window: the group and number of the
-        block, its offset in the group, the part's offset in the block, and its number of tokens."""
+        """Yield the parts of blocks that a row reads in this window. Each has its block's group,
+        number and offset in the group, the part's offset in the block, and its number of tokens."""
         for group, start, tokens_left in self._parts.get(row) or [self._find_window_start(row)]:
             if tokens_left:
                 ends_M = self.stream._get_group(group).ends_M

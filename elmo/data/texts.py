@@ -49,8 +49,8 @@ def list_texts(batch: Any) -> list[str]:
 
 
 def check_no_printed_lists(texts: Iterable[str], source: object) -> None:
-    """Raise `ElmoError`, which names `source`, if most of the first texts are lists of tokens that
-    were written as text, such as `['a' 'b']`: those of a table that was saved as CSV."""
+    """Raise `ElmoError`, which names `source`, if most of the first texts are lists of tokens
+    written as text, such as `['a' 'b']`, which a table has after it was saved as CSV."""
     texts = [text.strip() for text in islice(texts, CHECKED_TEXTS) if text.strip()]
     lists = [text for text in texts if _PRINTED_LIST.fullmatch(text)]
     if 2 * len(lists) > len(texts):
@@ -61,9 +61,9 @@ def check_no_printed_lists(texts: Iterable[str], source: object) -> None:
 
 
 def list_items(batch: Any) -> list[Any]:
-    """Return a batch as a list with one item for each text: a single string becomes a list of one;
-    a table (a data frame, an Arrow table, or a dictionary of columns) a dictionary for each row; a
-    column or any other sequence its items.
+    """Return a batch as a list with one item for each text. A single string is one item. A table (a
+    data frame, an Arrow table, or a dictionary of columns) gives a dictionary for each row. A
+    column or any other sequence gives its items.
 
     Raises `ElmoError`, which says how to pass it, for an ambiguous input.
     """

@@ -46,9 +46,9 @@ class Tokenization(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
 
     `name` is a tokenizer's name, or `none` for token lists that a program supplied; `pattern` is
     the regular expression of a token, if the tokenizer uses one. `libraries` has the versions of
-    the packages that split words, `splitter` of those that split sentences. `sentences` is `line`
-    (each line is a sentence) or `split` (lines were split into sentences). `form` is the Unicode
-    form to which text is converted first; empty: none.
+    the packages that split words, `splitter` the versions of those that split sentences.
+    `sentences` is `line` (each line is a sentence) or `split` (lines were split into sentences).
+    `form` is the Unicode form to which text is converted first; empty: none.
     """
 
     name: str
@@ -96,8 +96,8 @@ class TokenizerKind:
     """A tokenizer that can be chosen; the command line's help and checks follow from this record.
 
     `make_splitter` takes the pattern, and returns a function that splits texts into token lists. It
-    needs the libraries `packages`, which the extra `extra` installs and whose versions a model
-    records. If it `splits_at_spaces`, each stretch between white space is tokenized independently,
+    needs the libraries `packages`, which the extra `extra` installs; a model records their
+    versions. If it `splits_at_spaces`, each stretch between white space is tokenized independently,
     so equal stretches are tokenized once; `one_token_pattern` matches stretches that are one token.
     `pattern` is the regular expression of a token, if the tokenizer uses one, and `form` the
     Unicode form of its text; `former_versions` has the pattern and form of each earlier version.

@@ -131,8 +131,8 @@ def read_config(folder: Folder) -> ModelConfig:
 
 
 def suggest_model(name: str) -> str:
-    """Return the end of a message that no model folder `name` exists: a hint that depends on
-    whether it could be an installed or a registered model."""
+    """Return a hint for the end of the message that no model folder `name` exists. It depends on
+    whether the name could be that of an installed or a registered model."""
     if name.startswith("models:/"):
         return "; pass a model folder: download the model from MLflow's registry first"
     if not _MODEL_NAME.fullmatch(name):

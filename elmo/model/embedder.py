@@ -116,8 +116,8 @@ class Embedder:
         warm_up: Sequence[Sequence[str]] = (),
     ) -> "Embedder":
         """Load a model folder, an installed model, or a model in MLflow's registry, such as
-        `models:/elmo@champion` or `models:/elmo/3`, with the options of `Embedder`; raise
-        `ElmoError` if it is damaged. `from_pretrained` does the same."""
+        `models:/elmo@champion` or `models:/elmo/3`. The options are those of `Embedder`. Raises
+        `ElmoError` if the model is damaged. `from_pretrained` does the same."""
         from elmo.model.pretrained import find_pretrained_folder
 
         folder = find_pretrained_folder(folder)
@@ -270,8 +270,8 @@ class Embedder:
         the sentences; each sentence is read alone.
 
         `x_NP` has the vectors of distinct tokens, from `encode_types`; sentences are indices into
-        it. A segment is a slice of the sentences and the batches to read them in, arrays of indices
-        into the sentences. A GPU sorts the tokens itself and copies a segment while it computes the
+        it. A segment is a slice of the sentences, and the batches that read them: arrays of
+        sentence indices. A GPU sorts the tokens itself and copies a segment while it computes the
         next one. A segment's arrays may be overwritten when the next but one is requested.
         """
         weight = self.bilm.lstm.weight[0]
@@ -357,7 +357,7 @@ class Embedder:
 
 
 def _copy_sentence(layers_TD: list[Floats], length: int, stop: int) -> Floats:
-    """Return a copy of a sentence's vectors (layers, tokens, D); they end before row `stop`."""
+    """Copy a sentence's vectors (layers, tokens, D): the `length` rows before row `stop`."""
     return np.stack([layer_TD[stop - length : stop] for layer_TD in layers_TD])
 
 

@@ -14,7 +14,7 @@ __all__ = ["BiLM", "token_vectors"]
 
 
 def token_vectors(index: Tensor, x_NP: Tensor) -> Tensor:
-    """Return the vector of each token, given its row `index` in `x_NP`, the vectors of distinct
+    """Return the vector of each token; `index` has its row in `x_NP`, the vectors of distinct
     tokens. Gradients of repeated tokens are summed in float32, also for bfloat16 vectors."""
     return nn.functional.embedding(index, x_NP.float()).to(x_NP.dtype)
 
@@ -59,8 +59,8 @@ class BiLM(nn.Module):
         self.lstm.reset_parameters(generator)
 
     def encode(self, inputs_N: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
-        """Return the context-free vectors (tokens, projection) of tokens, given as character ids
-        (tokens, characters) or, for a model that reads words, as word ids. Products are computed in
-        `precision` (default: that of the weights)."""
+        """Return the context-free vectors (tokens, projection) of tokens. They are given as
+        character ids (tokens, characters), or as word ids if the model reads words. Products are
+        computed in `precision` (default: that of the weights)."""
         vectors: Tensor = self.encoder(inputs_N, precision or self.lstm.weight[0].dtype)
         return vectors

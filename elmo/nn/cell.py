@@ -64,9 +64,9 @@ def _copy_function(function: Any, cells: int) -> Callable[..., Any]:
 
 
 def fuse_on_gpu(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Return a function, fused by torch.compile if `device` is a GPU and this works here, else
-    unchanged. It is compiled for any shape, because for a fixed one torch 2.11 makes constants of
-    dropout that do not fit int32."""
+    """If `device` is a GPU and torch.compile works here, return the function fused, else unchanged.
+    It is compiled for any shape: for a fixed shape, torch 2.11 would make constants from dropout
+    that do not fit int32."""
     if device.type != "cuda" or _obstacle_to_compiling(device):
         return function
     return _compile_for_any_shape(function)
@@ -140,8 +140,8 @@ def _backward(
     clip: float | None,
     dgates_SBG: Tensor,
 ) -> Tensor:
-    """Write the gradient of the gates before their activation to `dgates_SBG`; return the gradient
-    of the old cell state, `previous_c_SBC`, which counts as 0 where `keep_SB1` is 0.
+    """Write the gradient of the gates, before their activation, to `dgates_SBG`. Return the
+    gradient of the old cell state `previous_c_SBC`; this state counts as 0 where `keep_SB1` is 0.
 
     The activations are recomputed, which is cheaper than keeping them. As in TensorFlow, no
     gradient passes through a clipped state.

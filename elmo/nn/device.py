@@ -47,8 +47,8 @@ def round_up_time_steps(time_steps: int) -> int:
 
 
 def round_up_rows(rows: int) -> int:
-    """Round a number of rows up to a power of two or, above 256, to a multiple of 256, for the same
-    reason."""
+    """Round a number of rows up to a power of two or, above 256, to a multiple of 256: each shape
+    needs a CUDA graph."""
     return 1 << (rows - 1).bit_length() if rows <= 256 else -(-rows // 256) * 256
 
 
@@ -171,8 +171,8 @@ def add_rows_(sums: Tensor, rows_N: Tensor, values: Tensor) -> None:
 
 
 def launch_ahead(launches: Iterator[Item], device: torch.device) -> Iterator[Item]:
-    """Yield the items of `launches`, an iterator that starts to compute an item on `device` when
-    the item is requested.
+    """Yield the items of `launches`. This iterator starts to compute an item on `device` when the
+    item is requested.
 
     On a GPU, the next item is requested before an item is yielded, so that the GPU computes while
     the host uses the result.

@@ -34,8 +34,8 @@ def dropout_scales(
     """Return the factors by which dropout multiplies each layer's values, in the values' `dtype`: 0
     with `probability`, else 1 / (1 − probability).
 
-    `shape` is that of one layer's values (direction, time step, row, projection), and `keys_LB` has
-    a key from `dropout_keys` for each layer and row; the result has the layer as its first axis.
+    `shape` is the shape of one layer's values (direction, time step, row, projection). `keys_LB`
+    has a key from `dropout_keys` for each layer and row. The first axis of the result is the layer.
     """
     S, T, _, P = shape
     index_STP = torch.arange(S * T * P, dtype=torch.int32, device=keys_LB.device).view(S, T, 1, P)

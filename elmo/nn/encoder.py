@@ -27,8 +27,8 @@ GPU_CHUNK_TOKENS = 2048  # the same on a GPU; only limits memory
 
 
 class Highway(nn.Module):
-    """A highway layer for vectors of width `filters`: y = c · t + (1 − c) · x. x is the input, t
-    the relu of a linear map of x, and the gate c (*carry* in the code of 2018) the sigmoid of
+    """A highway layer for vectors of width `filters`: y = c · t + (1 − c) · x. x is the input. t is
+    the relu of a linear map of x. The gate c (*carry* in the code of 2018) is the sigmoid of
     another linear map."""
 
     def __init__(self, filters: int) -> None:
@@ -55,12 +55,12 @@ class Highway(nn.Module):
 
 
 class CharacterEncoder(nn.Module):
-    """The character network of the paper (section 3.4; convolutions, highway layers, projection):
-    from character ids (tokens, characters) to a vector per token (tokens, projection).
+    """The character network of the paper (section 3.4): convolutions, highway layers, a projection.
+    It turns character ids (tokens, characters) into vectors (tokens, projection).
 
     `character_count` is the number of character ids, and `char_dim` the width of their vectors.
-    `filters` are pairs: a width in characters, and the number of filters of this width. Their
-    `activation` is `relu` or `tanh`. `highways` is the number of highway layers.
+    `filters` are pairs: a width in characters, and the number of filters of this width. The
+    filters' `activation` is `relu` or `tanh`. `highways` is the number of highway layers.
 
     With `compiled`, the backward pass on a GPU uses fused kernels, which take seconds to compile.
     """
@@ -158,8 +158,8 @@ class CharacterEncoder(nn.Module):
         """Return a function that pads character ids (tokens, characters) to one of few shapes,
         because each needs a CUDA graph; it can be pickled.
 
-        It appends rows of padding, and cuts off columns of padding except as many as the widest
-        filter reads, so the tokens' vectors stay the same.
+        It appends rows of padding. It cuts off columns of padding, except as many as the widest
+        filter reads. The tokens' vectors stay the same.
         """
         return partial(_pad, pad_id=self.char_embedding.shape[0] - 1, max_width=max(self.widths))
 
@@ -239,14 +239,14 @@ class _MaxPool(torch.autograd.Function):
 
 
 def _spread_gradient(y_NKF: Tensor, largest_NF: Tensor, dlargest_NF: Tensor) -> Tensor:
-    """Return the gradient of `y_NKF`, given that of its maxima; equally large values share it."""
+    """Return the gradient of `y_NKF`, given the gradient of its maxima; equal maxima share it."""
     is_largest_NKF = y_NKF == largest_NF[:, None]
     return is_largest_NKF * (dlargest_NF / is_largest_NKF.sum(1))[:, None]
 
 
 class WordEncoder(nn.Module):
-    """A table with one vector per word, used instead of `CharacterEncoder` by models of 2018 that
-    read words: from word ids (tokens,) to vectors (tokens, projection)."""
+    """A table with one vector per word, for models of 2018 that read words, not characters. It
+    turns word ids (tokens,) into vectors (tokens, projection)."""
 
     def __init__(self, *, word_count: int, projection: int) -> None:
         super().__init__()

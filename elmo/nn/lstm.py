@@ -2,7 +2,7 @@
 
 Training and embedding share one implementation. The product with the input is computed before the
 loop over time, both directions share each product in the loop, and training computes the weight
-gradients with one product per layer. On a GPU, a loop is one launch, unless rows end within it, and
+gradients with one product per layer. On a GPU, a loop is one launch unless rows end within it; it
 reads the parameters in place (elmo.nn.cuda_graphs). Weights have the 2018 layout: gates in the
 order i, j (new), f, o; the forget bias of 1 is added when they are used and is not in files. Matrix
 products run in the precision of the input; the cell state is always float32.
@@ -39,8 +39,8 @@ class LSTMState(NamedTuple):
 
 
 class LayerWeights(NamedTuple):
-    """The weights of one LSTM layer in both directions, prepared for inference: converted to one
-    precision, split into the input and the recurrent part, with the forget bias of 1 added."""
+    """The weights of one LSTM layer in both directions, prepared for inference: in one precision,
+    with the forget bias of 1 added. The input part and the recurrent part are separate."""
 
     input_SIG: Tensor
     recurrent_SPG: Tensor
@@ -84,7 +84,7 @@ class LayerWeights(NamedTuple):
 
 
 class LayerWeightsLike(Protocol):
-    """The methods that `LSTMStack` calls: those of `LayerWeights` and `PackedWeights`."""
+    """The interface of `LayerWeights` and `PackedWeights`, as `LSTMStack` uses it."""
 
     def input_gates(self, x_STBI: Tensor) -> Any:
         """Return the input's contribution to all gates, in the form that `step` takes."""
@@ -142,7 +142,7 @@ class LSTMStack(nn.Module):
 
     @property
     def layer_count(self) -> int:
-        """Return the number of LSTM layers in each direction; a token has one vector more."""
+        """Return the number of LSTM layers in each direction; layer 0 is not counted."""
         return len(self.weight)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -240,7 +240,7 @@ class LSTMStack(nn.Module):
 class _SavedForBackward(NamedTuple):
     """The values, besides the gates, that a layer's backward pass needs from its forward pass.
 
-    Time is the first axis of the cell states: a step reads those of the previous step while it
+    Time is the first axis of the cell states. A step reads the previous step's states while it
     writes its own, and torch.compile must see that the two do not overlap.
     """
 
@@ -423,8 +423,8 @@ def _backward(
     clips: tuple[float | None, float | None],
     cell: CellFunctions,
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of input, weight, bias and projection; those of parameters have their
-    precision."""
+    """Return the gradients of input, weight, bias and projection; a parameter's gradient has the
+    parameter's precision."""
     cell_clip, projection_clip = clips
     S, T, B, inputs = x_STBI.shape
     precision = weight_SKG.dtype

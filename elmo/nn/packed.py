@@ -80,8 +80,8 @@ def pack_if_faster(weights: Sequence[LayerWeights]) -> Sequence[LayerWeightsLike
 
 
 def choose_for_one_row(weights: Sequence[LayerWeightsLike]) -> Sequence[LayerWeightsLike]:
-    """Return the fastest form of each layer's weights, from `pack_if_faster`, for batches of one
-    row: in float32 the unpacked weights, because MKL is faster for a vector."""
+    """Return the fastest form of each layer's weights for batches of one row. In float32, packed
+    weights are replaced by the unpacked ones, because MKL is faster for a vector."""
     return [
         layer.layer_weights
         if isinstance(layer, PackedWeights) and layer.layer_weights.bias_SG.dtype == torch.float32

@@ -16,8 +16,8 @@ from elmo.io.memory import keep_freed_memory
 
 @contextmanager
 def helper_process(target: Callable[..., None], *arguments: Any) -> Iterator[BaseProcess]:
-    """Start a process that calls `target` on one thread. It is ended with the block and with this
-    process, whatever it is doing. The arguments are pickled."""
+    """Start a process that calls `target` on one thread. When the block or this process ends, it is
+    ended too, whatever it is doing. The arguments are pickled."""
     process = get_context("spawn").Process(target=_run, args=(target, arguments), daemon=True)
     resource_tracker.ensure_running()  # or `start` does so, which unblocks SIGINT
     # The process ignores Ctrl-C, which this one handles.

@@ -1,8 +1,8 @@
 """The matrix products of training, forward and backward: by torch, or by oneDNN if it is faster.
 
 torch's float32 products use MKL, which does not use AVX-512 on AMD processors. There, oneDNN is
-used; everywhere else, and in bfloat16, the products are torch's. The processor alone decides, not a
-measurement, which other work on the machine could affect: so every run and every worker on a
+used; everywhere else, and in bfloat16, the products are torch's. The choice depends only on the
+processor, not on a measurement that other work could affect. So every run and every worker on a
 machine gets the same bits.
 
 Shapes: N rows, I columns of the input, O columns of the result, S pairs in a batch.
@@ -28,7 +28,7 @@ def product(
     scratch: Tensor | None = None,
 ) -> Tensor:
     """Return the product of two matrices, or of each pair in two batches of matrices, plus the bias
-    of each pair. It is written to `out`, if given; `scratch` is memory that may be used instead."""
+    of each pair. It is written to `out` if that is given, else perhaps to the memory `scratch`."""
     if not _is_for_onednn(left):
         if bias_SO is not None:
             return _biased_product(bias_SO, left, right, out)

@@ -57,8 +57,8 @@ def restore_softmax(
     state: dict[str, Tensor], *, word_count: int | None = None, seed: int = 0
 ) -> Softmax:
     """Return a softmax with saved weights: `state` has `weight` (words, projection) and `bias`
-    (words). If `word_count` is larger than their number, rows are added and initialised from
-    `seed`."""
+    (words). If `word_count` is larger than the number of saved words, rows are added and
+    initialised from `seed`."""
     saved_words, projection = state["weight"].shape
     softmax = new_softmax(saved_words if word_count is None else word_count, projection, seed=seed)
     with torch.no_grad():
@@ -68,8 +68,8 @@ def restore_softmax(
 
 
 class SampledWords(NamedTuple):
-    """A sorted sample of distinct word ids, with which a sampled softmax compares each target;
-    `tries` is how many draws it took, and `word_count` how many words there are."""
+    """A sorted sample of distinct word ids, with which a sampled softmax compares each target. It
+    took `tries` draws from `word_count` words."""
 
     words: npt.NDArray[np.int64]
     tries: int
@@ -96,8 +96,8 @@ def _log_rejections(word_count: int) -> npt.NDArray[np.float64]:
 
 
 def sample_candidates(count: int, word_count: int, rng: np.random.Generator) -> SampledWords:
-    """Draw word ids for the sampled softmax, frequent words more often (log-uniformly), until
-    `count` of them are distinct. `word_count` is the number of words, ordered by falling count."""
+    """Draw word ids for the sampled softmax until `count` of them are distinct. Frequent words are
+    drawn more often (log-uniformly): the `word_count` words are ordered by falling count."""
     count = min(count, word_count)
     if count == word_count:
         return SampledWords(np.arange(word_count), _UNLIMITED_TRIES, word_count)
@@ -120,8 +120,8 @@ _UNLIMITED_TRIES = 1 << 62  # if all words are candidates, each is expected once
 def full_softmax_loss(
     h_NP: Tensor, targets_N: Tensor, weight_VP: Tensor, bias_V: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss of N predictions under the full softmax: the sum of −log p of their targets,
-    and as a second tensor each prediction's −log p, without gradient.
+    """Return the loss of N predictions under the full softmax, the sum of −log p of their targets.
+    A second tensor has each prediction's −log p, without gradient.
 
     `h_NP` has the output vectors of the biLM, `targets_N` the ids of the words to predict,
     `weight_VP` and `bias_V` the parameters of all words.
@@ -136,8 +136,8 @@ def full_softmax_loss(
 
 @torch.no_grad()
 def negative_log_likelihoods(softmax: Softmax, h_NP: Tensor, targets_N: Tensor) -> Tensor:
-    """Return −log p of each of N target words, given the output vectors (N, projection) of the
-    biLM, under the full softmax and without gradients. It is used to measure perplexity."""
+    """Return −log p of each of N target words under the full softmax, without gradients. `h_NP` has
+    the output vectors of the biLM. Perplexity is measured with this function."""
     chunks = zip(
         torch.split(h_NP, PREDICTIONS_AT_ONCE),
         torch.split(targets_N, PREDICTIONS_AT_ONCE),
@@ -167,9 +167,9 @@ def _compute_nats(h_nP: Tensor, targets_n: Tensor, weight_VP: Tensor, bias_V: Te
 
 
 class AccidentalHits(NamedTuple):
-    """The predictions whose target is also among the candidates, where it must not count as a wrong
-    answer: their indices, ascending, and the index of that candidate. `predictions` is
-    `predictions_H` on the CPU."""
+    """The predictions whose target is also a candidate, which must not count as a wrong answer:
+    their indices, ascending, and the index of that candidate. `predictions` is `predictions_H` on
+    the CPU."""
 
     predictions: npt.NDArray[np.int64]
     predictions_H: Tensor
@@ -177,9 +177,9 @@ class AccidentalHits(NamedTuple):
 
 
 class CandidateDraw(NamedTuple):
-    """The candidates of a sampled softmax for N predictions, their ids `words`, with everything
-    that the CPU can compute before the step: which targets are candidates, and the log expected
-    counts of targets (`expected_N`) and candidates (`expected_M`). The tensors are on the CPU,
+    """The candidates of a sampled softmax for N predictions, with all that the CPU can compute
+    before the step. `words` are their ids, `hits` the targets that are candidates, and `expected_N`
+    and `expected_M` the log expected counts of targets and candidates. The tensors are on the CPU,
     ready to be copied to the device."""
 
     words: npt.NDArray[np.int64]
@@ -235,8 +235,8 @@ def sampled_softmax_loss(
     *,
     compiled: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss of N predictions under the sampled softmax: the sum of −log p of their
-    targets, and as a second tensor each prediction's −log p, without gradient.
+    """Return the loss of N predictions under the sampled softmax, the sum of −log p of their
+    targets. A second tensor has each prediction's −log p, without gradient.
 
     `weight_UP` and `bias_U` are the rows of the word matrix that are targets or candidates; only
     these get gradients. `draw` has the candidates, and `rows` the row of each target and candidate.
@@ -379,8 +379,8 @@ class _Gradients:
         self._sums: tuple[Tensor, Tensor] | None = None
 
     def add(self, chunk: slice, share_nM: Tensor, product_nM: Tensor) -> None:
-        """Add a chunk's gradients, given those of its logits; `product_nM` is a buffer in h's
-        dtype."""
+        """Add a chunk's gradients, given the gradients of its logits; `product_nM` is a buffer in
+        h's dtype."""
         dbias_M = share_nM.sum(0, dtype=torch.float32)
         if share_nM.dtype != self.h_NP.dtype:
             share_nM = product_nM.copy_(share_nM)

@@ -20,8 +20,8 @@ def one_thread() -> Iterator[None]:
     """Run torch on one thread for the duration of the context; equal input then gives equal bits.
 
     Several threads can be in this context at once, and threads that start meanwhile use one too.
-    torch has a number for each thread and one for new threads; the last thread to leave restores
-    the latter.
+    torch keeps this number for each thread, and another for new threads; the last thread to leave
+    restores the one for new threads.
     """
     global _threads_inside, _default_threads
     if getattr(_this_thread, "is_inside", False):

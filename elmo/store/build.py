@@ -197,9 +197,9 @@ def build(
     Parts that are still valid are reused from `previous_store` (default: a store at the local
     `out`); a part whose ids have changed is copied with the new ones. A local `out` is replaced
     when everything is written; until then, finished parts are kept in `work` (default: a hidden
-    folder beside `out`). At a URL, parts are written to `out`, and the manifest last; another store
-    there is an error unless `replace` is set. `run_jobs(worker_type, arguments, jobs)` runs the
-    jobs in workers `worker_type(*arguments)`; by default, they run one by one in this process.
+    folder beside `out`). If `out` is a URL, parts are written there, and the manifest last; another
+    store there is an error unless `replace` is set. `run_jobs(worker_type, arguments, jobs)` runs
+    the jobs in workers `worker_type(*arguments)`; by default, they run one by one in this process.
     """
     location, shards, model = Location.parse(out), Location.parse(shards), model_location(model)
     check_store_inputs(location, shards=shards, model=model, settings=settings)
@@ -259,11 +259,10 @@ def find_published_store(
     *,
     replace: bool,
 ) -> StoreManifest | None:
-    """Return the manifest of the store at a URL if it equals the one to make; None if there is
-    none.
+    """Return the manifest of the store at a URL if that store equals the one to make, else None.
 
-    `part_files` are those of the store to make. If there is another store, its manifest is deleted
-    with `replace`; otherwise `ElmoError` is raised.
+    `part_files` are the parts' files of the store to make. If another store is there, its manifest
+    is deleted with `replace`; otherwise `ElmoError` is raised.
     """
     if not location.exists(MANIFEST_PATH):
         return None
@@ -389,8 +388,8 @@ def _plan_jobs(
 def _divide_shards(shards: Shards) -> Iterator[tuple[ShardEntry, int, int]]:
     """Yield the ranges of all shards, of nearly equal numbers of sentences.
 
-    They depend only on the shard, except that a corpus with more than `MAX_PARTS` parts gets parts
-    of twice or four times the size and so on, which bounds the size of the manifest.
+    They depend only on the shard. But if a corpus has too many tokens for `MAX_PARTS` parts, the
+    size of a part is doubled until they fit, which bounds the size of the manifest.
     """
     part_tokens = PART_TOKENS
     while shards.tokens() > MAX_PARTS * part_tokens:

@@ -104,7 +104,7 @@ class FeatureStore:
 
     @property
     def digest(self) -> str:
-        """Return the digest of the manifest, which identifies the store; of several stores, the
+        """Return the digest of the manifest, which identifies the store; for several stores, a
         digest of their digests."""
         digests = [manifest.digest for manifest in self.manifests]
         return digests[0] if len(digests) == 1 else digest(digests)
@@ -167,8 +167,7 @@ class FeatureStore:
         return int(part.document_ids[row])
 
     def record(self, k: int) -> dict[str, Any]:
-        """Return the kept columns of the record of sentence k by name (the setting
-        `corpus.keep`)."""
+        """Return the columns that `corpus.keep` kept of sentence k's record, by name."""
         part, row = self._locate(k)
         record: dict[str, Any] = json.loads(part.record(row) or "{}")
         return record
@@ -191,8 +190,8 @@ class FeatureStore:
         return np.sort(np.concatenate([np.empty(0, np.int64), *ids]))
 
     def part_numbers(self, split: str | None = None) -> list[int]:
-        """Return the numbers, for `part`, of the parts that hold a split, "train" or "heldout"
-        (default: both)."""
+        """Return the numbers of the parts that hold a split, "train" or "heldout" (default: both);
+        `part(number)` returns such a part."""
         if split is not None and split not in SPLITS:
             raise ElmoError(f"split must be {' or '.join(SPLITS)}, found {split!r}")
         return [n for n, (_, part) in enumerate(self._entries) if split in (part.split, None)]

@@ -82,13 +82,13 @@ def layer_number(name: str) -> int:
 
 
 def layer_names(layers: int) -> list[str]:
-    """Return the column names of a model's `layers` layers, including layer 0, in order."""
+    """Return the column names of a model with `layers` layers, including layer 0, in order."""
     return [layer_name(number) for number in range(layers)]
 
 
 def choose_layers(choice: str, *, model_layers: int) -> tuple[str, ...]:
-    """Return the column names of the layers that `choice` selects among the `model_layers` layers
-    of a model, layer 0 included.
+    """Return the column names of the layers that `choice` selects. The model has `model_layers`
+    layers, including layer 0.
 
     `choice` is `all`, `top` or comma-separated layer numbers; anything else raises `ElmoError`.
     """

@@ -58,11 +58,11 @@ class TypesEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PartEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """The manifest entry of a part, a Parquet file of sentences, with the entry of its table of
-    distinct tokens (`types`) and the `shard` that it was embedded from.
+    """The manifest entry of a part, a Parquet file of sentences. `types` is the entry of its table
+    of distinct tokens, and `shard` the shard that it was embedded from.
 
     `fingerprint` is a digest of everything that determines the part's vectors. The offsets were
-    added to the ids in the shard's file; parts with equal fingerprints differ only in them.
+    added to the ids in the shard's file; parts with equal fingerprints differ only in the offsets.
     """
 
     file: PartName

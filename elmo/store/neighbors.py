@@ -32,7 +32,7 @@ _CONTEXT_TOKENS = 8  # tokens shown on either side of a token
 @dataclass(frozen=True)
 class Neighbor:
     """A token found by `neighbors`: its cosine with the query, its document, its sentence and its
-    position in the sentence. `tokens` are those of the sentence, `record` has the kept columns of
+    position in the sentence. `tokens` are the sentence's tokens; `record` has the kept columns of
     its record (`FeatureStore.record`)."""
 
     cosine: float
@@ -193,7 +193,7 @@ class NearestSentences:
         self.farthest_candidate: Candidate = (np.inf, 0, 0)  # no later candidate can be among the k
 
     def add(self, tokens: Tokens, candidate: Candidate) -> None:
-        """Add a sentence; of sentences with equal tokens, the nearest is kept, or else the first.
+        """Add a sentence. Of equal sentences, the nearest is kept; if equally near, the first.
 
         `candidate` is −cosine, the sentence's id and the position of its nearest token.
         """

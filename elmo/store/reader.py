@@ -87,11 +87,11 @@ class ParquetColumns:
             raise altered_error(self.name, first_line(error)) from None
 
     def value_offset(self, group: int, column: str, size: int) -> int:
-        """Return the offset in the memory-mapped file of the values of a row group's column, or -1.
+        """Return where the values of a row group's column begin in the memory-mapped file, or -1.
 
-        `size` is the expected size of the values in bytes, with their lengths. The column should be
-        one page, so that its values end where the column ends; if it is not, the result is -1: use
-        `decode_column` instead.
+        `size` is the expected size of the values in bytes, with their lengths. If the column is one
+        page, its values end where the column ends. Otherwise the result is -1: use `decode_column`
+        instead.
         """
         key = (group, column)
         if key not in self._value_offsets:
@@ -229,8 +229,8 @@ class Part:
         return row if is_present else None
 
     def type_ids(self, row: int) -> npt.NDArray[np.int32]:
-        """Return the type ids of the tokens of the sentence in row `row`, int32 (tokens,): rows of
-        `types`."""
+        """Return the tokens of the sentence in row `row` as type ids, int32 (tokens,), which are
+        rows of `types`."""
         return self._read_value(row, "types", TYPE_ID_DTYPE, 1)[:, 0]
 
     def tokens(self, row: int) -> list[str]:

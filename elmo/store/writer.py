@@ -57,8 +57,8 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class PartOrigin:
-    """The source of a part: `inputs` determines its vectors, the offsets are added to the ids in
-    its shard's file, and `position`, which sorts parts, is at most the id of its first sentence."""
+    """The source of a part. `inputs` determines its vectors, and the offsets are added to the ids
+    in its shard's file. `position`, which sorts parts, is at most the id of its first sentence."""
 
     split: str
     shard: SourceShard
@@ -159,8 +159,8 @@ def reuse_part(
     """Reuse `entry`, a part of `old_store` with the vectors of `origin`; return its new manifest
     entry, or None if it is damaged.
 
-    If its ids have changed, it is copied with the new ids. Unchanged files are copied only from or
-    to a URL; those of a local store are left where they are.
+    If the part's ids have changed, it is copied with the new ids. Unchanged files are copied only
+    from or to a URL; in a local store, they stay where they are.
     """
     try:
         for file in (entry.types, entry):

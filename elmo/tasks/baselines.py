@@ -3,7 +3,7 @@
 `majority` predicts the most frequent label, or for a tagger the most frequent tag of each word.
 `features` is a linear model of hand-crafted features: the shape, affixes and neighbours of a word,
 or TF-IDF weights of a text's words and word pairs. `static` is a linear model on the biLM's
-context-free word vectors (layer 0), averaged over a text, or one by one for a tagger.
+context-free word vectors (layer 0): one at a time for a tagger, else averaged over a text.
 
 Shapes: W words, T tokens of a sentence, D the width of a word's vector.
 """

@@ -28,7 +28,7 @@ def evaluate_seeds(
     folder: Path, example_set: ExampleSet, *, device: str = "cpu", work: Path | None = None
 ) -> tuple[list[Tally], dict[str, Any]]:
     """Return the tally of each seed of the trained task in `folder` on `example_set`, in the order
-    of its record's `seeds`, and the scores by label (`label_scores`) over the answers of all seeds.
+    of the record's `seeds`. Also return the scores by label (`label_scores`) of all seeds' answers.
 
     Each sentence is embedded once. The folder `work`, if given, keeps the vectors for later calls.
     """
@@ -60,7 +60,7 @@ def mean_over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each score over the seeds, the main score first.
 
     `scores` has the scores of each seed, by name. With several seeds, the standard deviation of the
-    main score is added as its name and `_sd`.
+    main score is added, as `f1_sd` for `f1`.
     """
     names = sorted((name for name in scores[0] if name != "epoch"), key=score_order)
     means = {name: statistics.fmean(seed_scores[name] for seed_scores in scores) for name in names}
@@ -92,7 +92,7 @@ def gain_of(tallies: Sequence[Tally], baseline_tallies: Sequence[Tally]) -> dict
 
 
 def best_by_epoch(folder: Path) -> list[list[float]]:
-    """Return, for each seed of a trained task, the best main score on dev so far by epoch."""
+    """Return, for each seed of a trained task, the best main score on dev up to each epoch."""
     curves = []
     for seed in read_task_record(folder).seeds:
         best_score, curve = -1.0, []

@@ -6,8 +6,8 @@
 before it, or to none (score 0). Linked spans form a cluster.
 
 Shapes: B sentences, T tokens of the longest, N tokens of the document, W width of x, D width of
-other vectors, S spans, L tokens of the longest span, M kept spans, A antecedents of each, F numbers
-of a feature, H hidden units.
+other vectors, S spans, L tokens of the longest span, M kept spans, A antecedents of a kept span, F
+width of a feature, H hidden units.
 """
 
 from collections.abc import Sequence
@@ -78,8 +78,8 @@ class CoreferenceModel(TaskModel):
     def answer(
         self, examples: Sequence[Document], vectors: Vectors | None
     ) -> list[tuple[Clusters, list[float]]]:
-        """Return the clusters of each document, each a list of two or more spans (start, stop) of
-        its tokens, and for each cluster the lowest probability of its links."""
+        """Return the clusters of each document, and for each cluster the lowest probability of its
+        links. A cluster is a list of two or more spans (start, stop) of the document's tokens."""
         scored_predictions = []
         for document in examples:
             spans, scores_MA1, antecedents_MA = self._score_antecedents(document, vectors)
@@ -123,8 +123,8 @@ class CoreferenceModel(TaskModel):
     def _score_antecedents(
         self, document: Document, vectors: Vectors | None
     ) -> tuple[list[Range], Tensor, Tensor]:
-        """Return the kept spans; their scores (M, 1 + A), first that of no antecedent, then that of
-        each; and the antecedents (M, A).
+        """Return the kept spans, their scores (M, 1 + A) and their antecedents (M, A). The first
+        score is for no antecedent, the others are for the antecedents.
 
         An antecedent of −1 is padding, with a score of −∞.
         """

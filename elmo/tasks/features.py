@@ -51,8 +51,8 @@ LETTER, REPEATED_CHARACTER = re.compile(r"[^\W\d_]"), re.compile(r"(.)\1+")
 
 
 class FeatureBags(NamedTuple):
-    """The features of N items, one item after another: the row of weights and the value of each
-    feature (M,), and the position where each item begins (N,)."""
+    """The features of N items, one item after another. `rows_M` and `values_M` have each feature's
+    row of weights and its value; `starts_N` has the position of each item's first feature."""
 
     rows_M: Tensor
     values_M: Tensor
@@ -60,8 +60,8 @@ class FeatureBags(NamedTuple):
 
 
 class LinearFit(NamedTuple):
-    """The weights and bias of a linear model, and its log-probabilities of each item's labels when
-    fitted on the other folds (None without cross-validation)."""
+    """The weights and bias of a linear model. `held_out_NK` has the log-probabilities of each
+    item's labels by a model fitted on the other folds (None without cross-validation)."""
 
     weights_RK: Tensor
     bias_K: Tensor
@@ -82,8 +82,8 @@ FEATURES_ALONE = ModelShares(0.0, 1.0, 0.0)
 
 
 class LinearModels(nn.Module):
-    """Three linear models of texts or, for tagging, of tokens: of their features, of their vectors
-    (`width` numbers; 0: none), and of the vectors that `static` returns (`static_width` numbers).
+    """Three linear models of texts or, for tagging, of tokens. They read features, vectors of
+    `width` numbers (0: none), and the vectors of `static_width` numbers that `static` returns.
 
     Features are hashed to numbers below `hash_count`; `rows` of them have weights. `shares` has the
     weight of each model in a prediction.
@@ -226,8 +226,8 @@ class LinearModels(nn.Module):
         return FeatureBags(rows_M, values_M / squares_N.sqrt().clamp_min(1e-9)[items_M], starts_N)
 
     def _hash_features(self, examples: Sequence[Labelled]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the hash of each feature and how often it occurs in its item (M,), one item after
-        another, and the number of features of each item (N,)."""
+        """Return the hash of each feature and its count in its item (M,), one item after another;
+        and the number of features of each item (N,)."""
         hashed_examples = [_hash_example(example, self.hash_count) for example in examples]
         hashes_M, counts_M, lengths_N = (
             torch.tensor([number for h in hashed_examples for number in h[k]], dtype=torch.long)
@@ -262,10 +262,10 @@ def _fit_logistic(
     """Fit a logistic regression with `rows` rows of weights, on one thread so that sums are
     reproducible.
 
-    `compute_scores` returns the scores (N, K) for weights and bias, `compute_gradient` the gradient
-    of the weights (rows, K) for the gradient of the scores. The first of `priors` is used unless
-    another has a higher likelihood in cross-validation by more than a standard error. Folds are
-    stratified by label.
+    Given weights and bias, `compute_scores` returns the scores (N, K). Given the gradient of the
+    scores, `compute_gradient` returns that of the weights (rows, K). The first of `priors` is used
+    unless another has a higher likelihood in cross-validation by more than a standard error. Folds
+    are stratified by label.
     """
     ids_N1 = labels_N.unsqueeze(1)
     importance_N1 = class_weights[ids_N1]
@@ -313,8 +313,8 @@ def _fit_logistic(
 def _fit_model_weights(
     held_out: Sequence[Tensor | None], labels_N: Tensor, frequency_K: Tensor
 ) -> list[float]:
-    """Return the weight of each linear model in their sum: 1, moved towards the highest likelihood
-    of the held-out log-probabilities (N, K). A model without these has the weight 1."""
+    """Return the weight of each linear model in their sum. The weights maximise the likelihood of
+    the `held_out` log-probabilities (N, K), but stay near 1. A model without these has 1."""
     logps = [logp_NK for logp_NK in held_out if logp_NK is not None]
     model_weights = [1.0 for _ in held_out]
     if not logps:

@@ -149,7 +149,7 @@ def predicate_arguments(spans: Iterable[Span]) -> set[tuple[str, tuple[Range, ..
     """Return the arguments of one predicate, each with its label and ranges, as srl-eval.pl counts
     them; `spans` are the labelled spans of its sentence.
 
-    C-X continues the last X before it, as one argument of several ranges; without one before it,
+    C-X continues the last X before it, as a further range of that argument. If no X is before it,
     C-X is an ordinary X. The predicate itself (V and C-V) is given, so it is not counted.
     """
     arguments: list[tuple[str, list[Range]]] = []

@@ -94,8 +94,8 @@ class QuestionsModel(TaskModel):
     def answer(
         self, examples: Sequence[Question], vectors: Vectors | None
     ) -> list[tuple[Range, float]]:
-        """Return the token span (start, stop) of each answer in its paragraph, the best one of at
-        most `answer_tokens` tokens, and its probability among all such spans.
+        """Return for each question the best span (start, stop) of at most `answer_tokens` tokens in
+        its paragraph, and the probability of this span among all such spans.
 
         If the question or its paragraph has no tokens, the span is empty and the probability 0.
         """

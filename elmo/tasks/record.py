@@ -39,7 +39,7 @@ class BiLMSource(msgspec.Struct, forbid_unknown_fields=True):
 
 class LinearShares(msgspec.Struct, forbid_unknown_fields=True):
     """The weights of the network and the linear models in the predictions of a seed. The model of
-    features has `rows` rows of weights; those of vectors and static vectors have `width` and
+    features has `rows` rows of weights; the models of vectors and static vectors have `width` and
     `static_width`. `network_score` is the network's main score on dev without them."""
 
     network: Annotated[float, Meta(ge=0)]

@@ -149,7 +149,7 @@ def crf_log_likelihood(
     paths.
 
     `emissions_BTK` has the score of each tag for each token, `tags_BT` the tags' numbers, and
-    `transitions_KK` the scores of moves, from row to column.
+    `transitions_KK` the scores of neighbouring tags, from row to column.
     """
     score_B = emissions_BTK.gather(2, tags_BT.unsqueeze(2)).squeeze(2).mul(mask_BT).sum(1)
     moves_BT = transitions_KK[tags_BT[:, :-1], tags_BT[:, 1:]] * mask_BT[:, 1:]

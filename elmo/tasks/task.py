@@ -356,8 +356,8 @@ def check_same_tags(example_set: ExampleSet, scheme: str) -> None:
 def unknown_labels(
     kind: str, known_labels: Sequence[str], example_set: ExampleSet, *, scheme: str
 ) -> list[str]:
-    """Return the sorted labels in `example_set` that are not among the `known_labels` of a task of
-    kind `kind`, so it cannot predict them.
+    """Return the sorted labels in `example_set` that a task of kind `kind` cannot predict, because
+    they are not among its `known_labels`.
 
     If `scheme` marks spans, labels are returned without B-, I-, E- or S-.
     """

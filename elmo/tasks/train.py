@@ -184,8 +184,8 @@ def predict_all(
     *,
     with_scores: bool = False,
 ) -> list[Any]:
-    """Predict all examples, in batches of at most `batch_size` of similar length; return the
-    results of `model.predict`, or with `with_scores` those of `model.answer`, in the order of the
+    """Predict all examples, in batches of at most `batch_size` of similar length. Return the
+    results of `model.predict` or, if `with_scores`, of `model.answer`, in the order of the
     examples.
 
     `vectors` returns the ELMo layers of sentences (None: without ELMo).

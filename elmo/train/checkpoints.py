@@ -29,11 +29,11 @@ FORMAT_VERSION = 3  # the version of state.json
 class TrainingProgress:
     """The progress of training: everything in a checkpoint except tensors.
 
-    `step` counts the steps taken, `tokens` their predictions per direction, and `position` is the
-    place in the text after them. `best` is the lowest held-out perplexity, reached at `best_step`;
-    `figures` are all figures of that evaluation, if it read the whole held-out text. `stale` counts
-    the evaluations since then. If `due`, the evaluation after this step is still to be done.
-    `means` has the sums since the last report.
+    `step` is the number of steps taken, `tokens` the number of predictions per direction so far,
+    and `position` the place in the text where the next step begins. `best` is the lowest held-out
+    perplexity, reached at `best_step`; `figures` are all figures of that evaluation, if it read the
+    whole held-out text. `stale` counts the evaluations since then. If `due`, the evaluation after
+    this step is still to be done. `means` has the sums for the next report.
     """
 
     step: int

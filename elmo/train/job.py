@@ -96,9 +96,9 @@ class TrainingJob:
     ) -> WindowStream:
         """Return the text of a split, `train` or `heldout`, as windows for `epochs` epochs.
 
-        A batch has `settings.rows` rows, parallel streams of text, which are divided among the
-        workers; the windows have only this worker's rows. `seed` determines the order of the text;
-        None keeps the order.
+        A batch has `settings.rows` rows (parallel streams of text), divided among the workers. The
+        windows have only this worker's rows. `seed` determines the order of the text; None keeps
+        the order.
         """
         return WindowStream(
             self.shards,

@@ -179,7 +179,7 @@ class _Training:
     def report_last_step(self, progress: TrainingProgress) -> None:
         """Add the pending figures to the running means; write and report these every few steps.
 
-        `progress` is that after the pending step.
+        `progress` is the progress after the pending step.
         """
         figures, self.pending_figures = self.pending_figures, None
         if figures is None:

@@ -47,8 +47,8 @@ class Optimizer:
     tensors by name.
 
     Training takes `steps` steps. Parameters named in `word_matrix` have one row per word; a step
-    reads and updates only the rows that it uses. AdamW would also move and decay the others, so
-    they miss these moves until `catch_up` applies them. Call `catch_up` before a step reads rows,
+    reads and updates only the rows that it uses. AdamW would also move and decay the other rows, so
+    these miss their moves until `catch_up` applies them. Call `catch_up` before a step reads rows,
     and `catch_up_all` after the last step.
     """
 

@@ -192,8 +192,8 @@ class HeldOutText:
     def perplexity(
         self, *, tokens: int = 0, is_interrupted: Callable[[], bool] | None = None
     ) -> tuple[Perplexity, bool]:
-        """Return the perplexity of about `tokens` tokens (0: all), and whether all tokens that may
-        be read were read: the whole text, or about `MAX_HELDOUT_TOKENS` tokens of a longer text.
+        """Return the perplexity of about `tokens` tokens (0: all), and whether these are all. Of a
+        long text, about `MAX_HELDOUT_TOKENS` tokens count as all.
 
         Each row reads its part from the beginning, so the tokens are spread over the text.
         `is_interrupted` is called once per window; if it returns true, `KeyboardInterrupt` is

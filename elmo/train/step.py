@@ -183,8 +183,8 @@ class Stepper:
     def read_steps(
         self, stream: WindowStream, position: StreamPosition, *, step: int
     ) -> Generator[PreparedStep, None, None]:
-        """Yield, ahead of time, the input of each step from step `step` at `position` on, and a
-        function that returns the position after it."""
+        """Yield the input of each step, ahead of time, and a function that returns the position
+        after it. The first step is `step`, at `position`."""
         is_on_gpu = self.workers.device.type == "cuda" and self._is_compiled
         return read_ahead(
             self.preparer,

@@ -39,7 +39,7 @@ class StepInput(NamedTuple):
     `index_STB` and `reset_TB` (None: the state is never reset) are as in `Window`. `targets_SN` has
     the target words of both directions at `positions_N` (None: all positions). `keys_LB` has a
     dropout key for each layer and row (None: no dropout). `draws` has the candidates of a sampled
-    softmax, one draw for both directions or one for each, and `used_rows` the rows of the word
+    softmax, one draw for both directions or one for each. `used_rows` are the rows of the word
     matrix that any worker uses (None: all rows).
     """
 
@@ -56,7 +56,7 @@ class StepInput(NamedTuple):
 
 class StepWordRows(NamedTuple):
     """The rows of the word matrix (one row per word) that a step uses: their indices, also as a CPU
-    tensor, and for each draw the positions of its targets and candidates among these rows."""
+    tensor. For each draw, it has the positions of targets and candidates among these rows."""
 
     indices: npt.NDArray[np.int64]
     host_indices: Tensor
@@ -157,9 +157,8 @@ def read_ahead(
     step: int,
     uses_process: bool,
 ) -> Generator[PreparedStep, None, None]:
-    """Yield the input of each step from step `step` at `position` on, and a function that returns
-    the position after it. They are prepared two steps ahead by a thread or, if `uses_process`, a
-    process.
+    """Yield the input of each step, and a function that returns the position after it. The first
+    step is `step`, at `position`. A thread or, if `uses_process`, a process works two steps ahead.
     """
     if not uses_process:
         with closing(prefetch(_prepare_steps(preparer, stream, position, step))) as items:

@@ -48,8 +48,8 @@ def list_outs(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def files_to_send() -> dict[str, Path]:
-    """Return the files that a job at a URL needs, by their paths in the job's project: pointers and
-    small results, from DVC's cache and, if git keeps them, from the project."""
+    """Return the pointers and small results that a job at a URL needs, by their paths in the job's
+    project. They are in DVC's cache or, if git keeps them, in the project."""
     paths: dict[str, Path] = {}
     lock = Path(DVC_LOCK)
     for entry in parse_lock(lock.read_bytes() if lock.exists() else b"").values():

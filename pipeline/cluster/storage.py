@@ -211,7 +211,7 @@ def delete_lost_pointers(url: str) -> list[str]:
 
 
 def _forget_runs(folders: set[str]) -> None:
-    """Delete DVC's records of the runs that made these folders, whose outputs are gone."""
+    """Delete DVC's records of the runs that made these folders, which no longer exist."""
     outs = [f"path: {folder}\n" for folder in folders]
     for path in _DVC_RUNS.glob("*/*/*") if folders else ():
         if any(out in path.read_text(encoding="utf-8", errors="replace") for out in outs):

@@ -33,9 +33,9 @@ class UnusedFiles(NamedTuple):
 def find_unused(url: str) -> UnusedFiles:
     """Return the outputs at the `storage` URL that nothing names, without deleting them.
 
-    Outputs are named by the pointers and `dvc.lock` of this project in all worktrees of its
-    repository and in DVC's experiments, by each `dvc.lock` among git's objects, by the jobs at the
-    URL, and by work in progress. Raises `ElmoError` if one of these can't be read.
+    What can name an output: the pointers and `dvc.lock` of this project, in any worktree of its
+    repository and in DVC's experiments; any `dvc.lock` among git's objects; the jobs at the URL;
+    and work in progress. Raises `ElmoError` if one of these can't be read.
     """
     sizes = Location(url).sizes()
     outputs = dict(_list_outputs(url, sizes))

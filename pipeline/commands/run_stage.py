@@ -119,7 +119,7 @@ def _run_and_record(
 def _check_overlap(stage: "Stage", values: dict[str, Any], files: Iterable[Path | None]) -> None:
     """Refuse an output that is, contains or is inside an input or another output.
 
-    Files of figures may be inside an input.
+    The `files` for figures may be inside an input.
     """
     inputs, outputs = _list_paths(stage.inputs, values), _list_paths(stage.outputs, values)
     pairs = [(output, path, "which is read") for output in outputs for path in inputs]

@@ -309,7 +309,7 @@ def sample_piece(
     """Count the text to leave out of a piece for each reason, and read the beginnings of samples.
 
     The job has the piece, the merged ranges of lines by reason, the ranges of samples, and the
-    hashes of repeated lines to read samples of.
+    hashes of the repeated lines that are read as samples.
     """
     piece, excluded_lines, ranges, hashes = job
     accounting, after_copies, first_line = Accounting(), Accounting(), 0

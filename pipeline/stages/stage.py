@@ -49,8 +49,8 @@ class Stage:
     product: str = ""
     """The stage's entry in the list of products that ends a run; `{out}` is the output's path."""
     describe_score: Callable[[Figures, str], str] | None = None
-    """Returns a few words for the end of a run on how good the result is, given the figures and the
-    name of the model that the project starts from (empty if it pretrains one)."""
+    """Returns a few words on how good the result is, to print when a run ends. The arguments are
+    the figures, and the model that the project starts from (empty if it pretrains one)."""
     work: Argument | None = WORK_ARGUMENT
     """The folder for the finished pieces of a killed run; None if the stage takes only seconds."""
     resumes_in_output: bool = False

@@ -167,7 +167,7 @@ def train(
 
 
 def _log_report(mlflow_run: Run, report: dict[str, Any]) -> None:
-    """Log the figures in a report of the first worker; `_log_curves` adds those missed."""
+    """Log the figures that the first worker reported; `_log_curves` adds any that were missed."""
     if (kind := report["kind"]) in _CURVE_KINDS:
         names = report.keys() - {"kind", "step", "began"}
         figures = {f"{kind}.{name}": report[name] for name in names}

@@ -22,8 +22,8 @@ def hide_credentials(text: str) -> str:
 def with_login(url: str, known_urls: Iterable[str]) -> str:
     """Return `url` with the login that `hide_credentials` removed, taken from `known_urls`.
 
-    A known URL of the same host supplies its login; one that differs only in its credentials is
-    returned. Without either, `url` is returned unchanged.
+    If a known URL differs from `url` only in its credentials, it is returned. Otherwise a known URL
+    of the same host supplies the login. Without either, `url` is returned unchanged.
     """
     known_urls = [known_url for known_url in known_urls if "://" in known_url]
     for known_url in known_urls:

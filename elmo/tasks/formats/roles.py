@@ -81,8 +81,8 @@ def read_conll(request: ReadRequest) -> ExampleSet:
 
 
 def read_rolesets(path: Path, columns: Columns) -> Iterator[list[str]]:
-    """Yield the rolesets of each sentence in a file of columns, one per token; `-` if the token is
-    no predicate."""
+    """Yield the rolesets of each sentence in a file of columns: one for each token, `-` if the
+    token is no predicate."""
     column = columns.get("predicate", "8" if marks_documents(path) else "6")
     for block in column_sentences(path):
         yield [column_at(fields, column, path, number) for number, fields in block]
