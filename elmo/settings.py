@@ -46,7 +46,7 @@ def list_stop_signals() -> list[signal.Signals]:
     """Return the stop signals that this process does not ignore: nohup makes it ignore SIGHUP, and
     a shell makes a background process ignore SIGINT."""
     signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    return [sig for sig in signals if signal.getsignal(sig) != signal.SIG_IGN]
+    return [signum for signum in signals if signal.getsignal(signum) != signal.SIG_IGN]
 
 
 def check_value(name: str, value: Any, type_: Any) -> Any:

@@ -244,12 +244,12 @@ class Embedder:
             batches = [np.arange(start, min(start + batch_size, len(ids))) for start in starts]
 
         batches_of_layers = self._read_batches(x_NP, ids, batches, carry, layer_numbers)
-        with closing(batches_of_layers), _parallel_map(x_NP.device) as map_copies:
+        with closing(batches_of_layers), _parallel_map(x_NP.device) as parallel_map:
             for rows, layers_TD in batches_of_layers:
                 lengths = [len(ids[row]) for row in rows]
                 copy_vectors = partial(_copy_sentence, layers_TD)
                 for row, vectors in zip(
-                    rows, map_copies(copy_vectors, lengths, np.cumsum(lengths)), strict=True
+                    rows, parallel_map(copy_vectors, lengths, np.cumsum(lengths)), strict=True
                 ):
                     vectors_by_row[row] = vectors
         return vectors_by_row

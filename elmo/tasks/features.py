@@ -324,8 +324,8 @@ def _fit_model_weights(
 
     def compute_loss() -> Tensor:
         optimizer.zero_grad()
-        positive_P = weights_P.clamp_min(0)
-        scores_NK = logp_NKP @ positive_P - CORRECTION * (positive_P.sum() - 1) * frequency_K
+        clamped_P = weights_P.clamp_min(0)
+        scores_NK = logp_NKP @ clamped_P - CORRECTION * (clamped_P.sum() - 1) * frequency_K
         loss = nn.functional.cross_entropy(scores_NK, labels_N, reduction="sum")
         loss = loss + SHRINKAGE * (weights_P - 1).square().sum()
         loss.backward()  # type: ignore[no-untyped-call]

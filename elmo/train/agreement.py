@@ -99,8 +99,8 @@ def interruptible(stop_flag: Flag | Path | None) -> Iterator[Callable[[], bool]]
 
     handlers: list[tuple[signal.Signals, Any]] = []
     if threading.current_thread() is threading.main_thread():
-        for sig in list_stop_signals():
-            handlers.append((sig, signal.signal(sig, lambda *_: stop_event.set())))
+        for signum in list_stop_signals():
+            handlers.append((signum, signal.signal(signum, lambda *_: stop_event.set())))
     if stop_flag is not None and stop_flag.exists():
         stop_event.set()
     if stop_flag is not None:
@@ -109,5 +109,5 @@ def interruptible(stop_flag: Flag | Path | None) -> Iterator[Callable[[], bool]]
         yield stop_event.is_set
     finally:
         end_event.set()
-        for sig, handler in handlers:
-            signal.signal(sig, handler)
+        for signum, handler in handlers:
+            signal.signal(signum, handler)

@@ -247,7 +247,7 @@ def run(command: list[str], folder: Path, variables: dict[str, str]) -> int:
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     received_signals = []
     for signal_number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signal_number, lambda sig, _: received_signals.append(sig))
+        signal.signal(signal_number, lambda signum, _: received_signals.append(signum))
     child = subprocess.Popen(command, cwd=folder, env=variables)
     exit_code = child.wait()
     while received_signals:

@@ -309,11 +309,11 @@ def _call_stoppable(function: Callable[[], Result], stop_flag: Flag | Path) -> R
     stop_flag.unlink(missing_ok=True)
     stop_time = -SAME_STOP_SECONDS
 
-    def handle_signal(sig: int, _: object) -> None:
+    def handle_signal(signum: int, _: object) -> None:
         nonlocal stop_time
         signal_time = time.monotonic()
         if stop_flag.exists():
-            if sig == signal.SIGINT and signal_time > stop_time + SAME_STOP_SECONDS:
+            if signum == signal.SIGINT and signal_time > stop_time + SAME_STOP_SECONDS:
                 raise KeyboardInterrupt
             return
         stop_time = signal_time
@@ -328,13 +328,13 @@ def _call_stoppable(function: Callable[[], Result], stop_flag: Flag | Path) -> R
         except BaseException as error:
             future.set_exception(error)
 
-    handlers = {sig: signal.signal(sig, handle_signal) for sig in list_stop_signals()}
+    handlers = {signum: signal.signal(signum, handle_signal) for signum in list_stop_signals()}
     try:
         threading.Thread(target=run_function, daemon=True).start()
         return future.result()
     finally:
-        for sig, handler in handlers.items():
-            signal.signal(sig, handler)
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
         stop_flag.unlink(missing_ok=True)
 
 

@@ -119,8 +119,8 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     """
     try:
         keep_freed_memory()
-        for sig in list_stop_signals():
-            signal.signal(sig, _interrupt)
+        for signum in list_stop_signals():
+            signal.signal(signum, _interrupt)
         _set_home()
         with commands.make_context(name, sys.argv[1:]) as context:
             commands.invoke(context)
@@ -143,8 +143,8 @@ def run_cli(commands: click.Group = cli, name: str = "elmo") -> None:
     except Exception as error:
         _exit_with_message(error)
     finally:  # our handlers must not run while Python exits
-        for sig in list_stop_signals():
-            signal.signal(sig, signal.SIG_DFL)
+        for signum in list_stop_signals():
+            signal.signal(signum, signal.SIG_DFL)
 
 
 def _set_home() -> None:

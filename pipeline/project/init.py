@@ -110,9 +110,9 @@ def _find_texts(option: str, patterns: Sequence[str], column: str | None) -> lis
     """Find and check the files that an option names, by names, folders, globs and URLs."""
     if not patterns:
         return []
-    inputs = find_inputs(patterns, source_phrase := f"as {option}")
+    inputs = find_inputs(patterns, list_source := f"as {option}")
     try:
-        check_texts(inputs, column or "text", source_phrase)
+        check_texts(inputs, column or "text", list_source)
     except ElmoError as error:
         raise ElmoError(str(error).replace("set corpus.column", "pass --column")) from None
     return inputs

@@ -67,7 +67,7 @@ def _run_in_group(command: Sequence[str]) -> int:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGINT)
 
-    handlers = {sig: signal.signal(sig, forward_signal) for sig in list_stop_signals()}
+    handlers = {signum: signal.signal(signum, forward_signal) for signum in list_stop_signals()}
     try:
         process = subprocess.Popen(
             command,
@@ -81,8 +81,8 @@ def _run_in_group(command: Sequence[str]) -> int:
         while is_stopped and _is_alive(process.pid):  # a shell may die before its stage
             time.sleep(0.1)
     finally:
-        for sig, handler in handlers.items():
-            signal.signal(sig, handler)
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
     if is_stopped:
         raise KeyboardInterrupt
     return code

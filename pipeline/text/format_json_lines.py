@@ -63,8 +63,8 @@ def blocks(
             try:
                 text, record_json = _parse_line(line, options.column, options.keep)
             except ValueError as error:
-                place = f"{span.input.url}:{line_number(span, line_offset)}"
-                raise ElmoError(f"{place}: {error}") from None
+                source = f"{span.input.url}:{line_number(span, line_offset)}"
+                raise ElmoError(f"{source}: {error}") from None
             texts.append(text)
             records_json += [record_json] if options.keep else []
             line_offset += len(line) + 1

@@ -73,8 +73,8 @@ def blocks(
             texts = [b"\n".join(row_texts) for row_texts in texts_by_row]
             for row, text in enumerate(texts):
                 if find_non_utf8(text) is not None or 0 in text:
-                    place = f"{span.input.url}: row {first_row + row} of row group {span.start} on"
-                    raise ElmoError(f"{place} is not UTF-8 or has a zero byte; correct this text")
+                    source = f"{span.input.url}: row {first_row + row} of row group {span.start} on"
+                    raise ElmoError(f"{source} is not UTF-8 or has a zero byte; correct this text")
             added_newlines = sum(max(len(row_texts), 1) for row_texts in texts_by_row)
             accounting.bytes += sum(map(len, texts)) + len(texts) - added_newlines
             accounting.added_newlines += added_newlines

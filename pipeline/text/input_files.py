@@ -69,20 +69,20 @@ class InputFile(Struct, frozen=True, forbid_unknown_fields=True):
         return BY_ENDING.get(_ending(self.url), "text")
 
 
-def find_inputs(patterns: Sequence[str], source_phrase: str = "in params.yaml") -> list[InputFile]:
+def find_inputs(patterns: Sequence[str], list_source: str = "in params.yaml") -> list[InputFile]:
     """Find and digest the files of a list of names, folders, globs and fsspec URLs, in order.
 
-    `source_phrase` names the source of the list in messages, such as "in params.yaml". Raises
+    `list_source` names the source of the list in messages, such as "in params.yaml". Raises
     `ElmoError` if a pattern matches no file, a file is named twice or is not text, or all files are
     empty. Unchanged files are not read again.
     """
     files: dict[str, tuple[str, str, FileState | None]] = {}
     for pattern in patterns:
-        for name, url, state in _expand_pattern(pattern, source_phrase):
+        for name, url, state in _expand_pattern(pattern, list_source):
             canonical_url = url if "://" in url else os.path.realpath(url)
             if canonical_url in files:
                 raise ElmoError(
-                    f"{url}: named twice {source_phrase}, the second time by {pattern!r}; name "
+                    f"{url}: named twice {list_source}, the second time by {pattern!r}; name "
                     "each file once"
                 )
             files[canonical_url] = name, url, state
@@ -101,7 +101,7 @@ def find_inputs(patterns: Sequence[str], source_phrase: str = "in params.yaml") 
         for (name, url, _), (size, sha256) in zip(files.values(), sizes_and_digests, strict=True)
     ]
     if not any(input_.bytes for input_ in inputs):
-        raise ElmoError(f"{patterns[0]}: is empty; name files with text {source_phrase}")
+        raise ElmoError(f"{patterns[0]}: is empty; name files with text {list_source}")
     return inputs
 
 
@@ -198,14 +198,14 @@ def read_head(input_: InputFile) -> bytes:
         return read_chunk(input_, file, 1 << 16)
 
 
-def _expand_pattern(pattern: str, source_phrase: str) -> list[tuple[str, str, FileState | None]]:
+def _expand_pattern(pattern: str, list_source: str) -> list[tuple[str, str, FileState | None]]:
     """Return the name, URL and listed state of each file that a pattern matches, sorted by URL.
 
     Names are relative to the pattern's folder.
     """
     if not pattern.strip():
         raise ElmoError(
-            f"corpus: an empty name {source_phrase}; write a file name, or . for this folder"
+            f"corpus: an empty name {list_source}; write a file name, or . for this folder"
         )
     is_folder = False
     files: list[tuple[str, str, FileState | None]] = []
@@ -240,12 +240,10 @@ def _expand_pattern(pattern: str, source_phrase: str) -> list[tuple[str, str, Fi
     ]
     if not files:
         if is_folder:
-            raise NotFound(
-                f"{pattern}: is a folder without text files; name another {source_phrase}"
-            )
+            raise NotFound(f"{pattern}: is a folder without text files; name another {list_source}")
         is_path = "://" not in pattern and not glob.has_magic(pattern)
         hint = suggest_path(Path(pattern)) if is_path else ""
-        raise NotFound(f"{pattern}: no such file or folder of text{hint}; name one {source_phrase}")
+        raise NotFound(f"{pattern}: no such file or folder of text{hint}; name one {list_source}")
     map_in_threads(lambda file: _check_name(file[1], is_folder), files)
     return sorted(files, key=lambda file: file[1])
 

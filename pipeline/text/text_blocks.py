@@ -19,13 +19,13 @@ from .spans import file_as_span
 def check_texts(
     inputs: Sequence[InputFile],
     column: str,
-    source_phrase: str = "in params.yaml",
+    list_source: str = "in params.yaml",
     keep: KeptColumns = (),
 ) -> None:
     """Check the heads of files; raise `ElmoError` if one is not text or lacks a column, or all are
     blank.
 
-    `source_phrase` names the source of the list in messages, as in `find_inputs`.
+    `list_source` names the source of the list in messages, as in `find_inputs`.
     """
     files = [input_ for input_ in inputs if input_.bytes]
     options = ReadOptions(column, keep=keep)
@@ -33,7 +33,7 @@ def check_texts(
     if not any(_has_text(input_, options) for input_ in files):
         has_column = FORMATS[files[0].format].documents == "line"
         problem = f"no text in column {column!r}" if has_column else "has no text"
-        raise ElmoError(f"{files[0].url}: {problem}; name files with text {source_phrase}")
+        raise ElmoError(f"{files[0].url}: {problem}; name files with text {list_source}")
 
 
 def read_texts(path: Path, column: str) -> Iterator[tuple[int, str]]:
