@@ -57,8 +57,8 @@ def suggest_name(name: str, names: Iterable[str]) -> str:
 
 
 def not_utf8_error(source: object, line_number: int, line: bytes, start: int) -> ElmoError:
-    """Return the exception for a line that is not UTF-8: `line_number` of `source`, counted from 1,
-    has the bytes `line`, of which byte `start`, counted from 0, is wrong."""
+    """Return the exception for a line that is not UTF-8. It is line `line_number` of `source` (from
+    1) and has the bytes `line`; byte `start` (from 0) is wrong."""
     return ElmoError(
         f"{source}:{line_number}: byte {start + 1} of the line (0x{line[start]:02x}) is not UTF-8; "
         "save the file as UTF-8 (for example: iconv -f LATIN1 -t UTF-8)"

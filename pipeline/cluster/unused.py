@@ -22,8 +22,8 @@ _MAX_LOCK_BYTES = 16_000_000  # larger files are no dvc.lock
 
 
 class UnusedFiles(NamedTuple):
-    """The unused outputs at the URL by name, each with the paths of its files, its record first;
-    and the number of folders in `dvc.lock` files whose content DVC's cache lacks.
+    """The unused outputs at the URL by name, each with the paths of its files (its record first).
+    `unknown_count` counts the folders in `dvc.lock` files whose content is not in DVC's cache.
     """
 
     outputs: dict[str, list[str]]

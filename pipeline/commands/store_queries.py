@@ -126,5 +126,5 @@ def _find_model(store: "Location", digest: str) -> "Location":
             if model_digest(config.parent) == digest:
                 return resolve_input(Location(config.parent))
     raise ElmoError(
-        f"{store}: no folder models/ here or near it has model {digest[:12]}…; pass --model"
+        f"{store}: model {digest[:12]}… is not in models/ here or near the store; pass --model"
     )

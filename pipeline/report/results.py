@@ -111,7 +111,7 @@ def _read_registration(path: Path, store: "FeatureStore") -> "RegisterRecord":
 def _choose_curves(
     folder: Path, perplexities: JsonObject, is_trained: bool, is_finetuned: bool
 ) -> dict[str, dict[str, "Curve"]]:
-    """Return the curves of the stages that trained, for fine-tuning from before its first step."""
+    """Return the curves of the stages that trained; fine-tuning's begin before its first step."""
     pretrain, finetune = (
         {name: _read_columns(folder / stage / f"{name}.tsv", COLUMNS[name]) for name in COLUMNS}
         for stage in ("pretrain", "finetune")

@@ -91,8 +91,8 @@ def load(path: Path) -> tuple[Cluster, str]:
 
 
 def _find_in_project(path: Path) -> Path:
-    """Return the path in the user's project if this is DVC's copy of it for an experiment, which
-    lacks the files that git ignores."""
+    """If this is DVC's copy of the project for an experiment, return the path in the user's
+    project, because the copy has no files that git ignores."""
     if not os.path.lexists(path):
         project, copy_path, _ = os.fspath(path.absolute()).partition("/.dvc/tmp/exps/")
         if copy_path and (project_file := Path(project) / path.name).exists():

@@ -287,7 +287,7 @@ def _choose_samples(
 ) -> tuple[list[Int64s], list[tuple[PassagePlace, ...]]]:
     """Return the merged ranges to leave out of each piece, and the places of samples.
 
-    With `originals`, the index of the earlier range that each range repeats (-1: none), only
+    `originals` has the index of the earlier range that each range repeats (-1: none). With it, only
     repeats are left out, and each sample is followed by the place of its original.
     """
     pieces = np.repeat(np.arange(len(ranges)), [len(piece_ranges) for piece_ranges in ranges])

@@ -339,7 +339,7 @@ def _leave_out_copies(
 def _read_previous_results(
     folder: Location, out: Location, pieces: Sequence[Piece]
 ) -> dict[str, PieceResult]:
-    """Return by digest the results of the pieces whose shards in the replaced folder are whole."""
+    """Return by digest the results of the pieces whose shards in the replaced folder are intact."""
     if not folder.exists(PIECES_FILE) or (folder == out and out.local is None):
         return {}
     digests = {piece.digest for piece in pieces}

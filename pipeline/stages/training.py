@@ -88,7 +88,7 @@ class RunSettings:
 
 
 class TrainingResult(NamedTuple):
-    """The result of training: held-out figures by text, after it and, if requested, before it.
+    """The result of training: held-out figures by text, after and, if requested, before it.
 
     `steps` and `tokens` are totals of the training. `words_added` is as in `PreparedJob`, and
     `digest` is the model's digest.

@@ -25,9 +25,8 @@ FILTERS: dict[str, tuple[str, Any, Any]] = {
 class DocumentCounts(NamedTuple):
     """The documents of a piece: the lines, the size and the characters of each.
 
-    `lines` has the first line of each and the line after its last one, numbered in the piece,
-    `sizes` the bytes of each without line ends, and `kinds` the character counts (documents,
-    kinds).
+    `lines` has each document's first line and the line after its last one, numbered in the piece.
+    `sizes` has its bytes without line ends, and `kinds` the character counts (documents, kinds).
     """
 
     lines: Int64s

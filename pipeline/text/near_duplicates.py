@@ -58,9 +58,9 @@ def find_near_duplicates(
     """Return for each document an earlier one that shares `similarity` of its slots or more, or -1.
 
     For each band of slots, a document is compared with the first document that has the same band,
-    and with the last such document before it. With `reference_count`, documents after that many are
-    compared only with the ones before, and only their results are returned. With `sides`, only
-    documents of the same side are compared.
+    and with the last such document before it. With `reference_count`, all documents after the first
+    `reference_count` are compared only with these, and only their results are returned. With
+    `sides`, only documents of the same side are compared.
     """
     originals = np.full(len(sketches), -1)
     # Wider bands compare fewer documents; at most 1 in 100 similar pairs may be missed.

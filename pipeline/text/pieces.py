@@ -139,9 +139,9 @@ def plan_pieces(
     """Divide a corpus into pieces: tuples of spans with about `shard_bytes` of text.
 
     Large files are divided at line ends. Up to 256 files have their own pieces; with more files,
-    small neighbours share a piece. Digests decide where a shared piece ends: after 1 in 2 of up to
-    512 files, 1 in 4 of up to 1,024. `documents` is the setting of `tokenize`; if blank lines
-    separate documents, no document is divided.
+    small neighbours share a piece. Digests decide where a shared piece ends: with up to 512 files,
+    after 1 in 2; with up to 1,024, after 1 in 4. `documents` is the setting of `tokenize`; if blank
+    lines separate documents, no document is divided.
     """
     files = [input_ for input_ in inputs if input_.bytes]
     end_interval = 1 << (max(len(files) - 1, 0) // _MAX_SEPARATE_FILES).bit_length()

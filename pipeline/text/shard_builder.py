@@ -147,7 +147,7 @@ def keep_lines(
     repeated_lines: Hashes,
     accounting: Accounting,
 ) -> npt.NDArray[np.bool_]:
-    """Tell for each line of a block, numbered in the piece, if it is kept; count the others."""
+    """Tell for each line of a block whether it is kept; count the lines that are left out."""
     reasons = {reason: in_ranges(line_numbers, ranges) for reason, ranges in excluded_lines.items()}
     if len(repeated_lines):
         reasons["repeated_line"] = np.isin(block.rows.hashes, repeated_lines)

@@ -98,7 +98,7 @@ def check_utf8(span: FileSpan, text: bytes, offset: int) -> None:
 def check_no_nul(input_: InputFile, text: bytes, line: int) -> None:
     """Raise `ElmoError`, with the line, if `text` contains a zero byte.
 
-    `line` is the number of that line; 0 counts lines from the start of `text`.
+    `line` is the number of that line; if it is 0, lines are counted from the start of `text`.
     """
     if 0 in text:
         raise ElmoError(
