@@ -89,8 +89,8 @@ def first_line(error: BaseException) -> str:
 
 def reason_of(error: BaseException, remedy: str = "") -> str:
     """Return the reason for an error in one line: for an error of the operating system, even one
-    wrapped by Arrow, the system's text; for others, the first line of the message. Advice follows:
-    for some errors, such as a full disk, specific advice, otherwise `remedy`."""
+    wrapped by Arrow, the system's text; for others, the first line of the message. Advice is
+    appended: for some errors, such as a full disk, it is specific, otherwise `remedy`."""
     match = re.search(r"\[errno (\d+)\]", str(error), re.IGNORECASE)
     error_number = int(match[1]) if match else getattr(error, "errno", None)
     system_reason = os.strerror(int(match[1])) if match else getattr(error, "strerror", None)

@@ -11,8 +11,8 @@ from tests.pipeline.command_line import COMMANDS, every_command
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 18_665,
-    "pipeline": 13_769,
+    "elmo": 18_662,
+    "pipeline": 13_766,
     "research": 2_303,
     "benchmarks": 3_499,
     "tests": 25_545,

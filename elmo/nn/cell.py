@@ -64,9 +64,9 @@ def _copy_function(function: Any, cells: int) -> Callable[..., Any]:
 
 
 def fuse_on_gpu(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """If `device` is a GPU and torch.compile works here, return the function fused, else unchanged.
-    It is compiled for any shape: for a fixed shape, torch 2.11 would make constants from dropout
-    that do not fit int32."""
+    """Return the function, fused by torch.compile if `device` is a GPU and this works here. It is
+    compiled for any shape: for a fixed shape, torch 2.11 would make constants from dropout that do
+    not fit int32."""
     if device.type != "cuda" or _obstacle_to_compiling(device):
         return function
     return _compile_for_any_shape(function)

@@ -1,7 +1,7 @@
 """Inverted dropout with reproducible masks, computed from one key per row on any device or worker.
 
-A random generator would have to draw the masks of all rows in order. Instead, each element hashes
-the key of its row and its index, so a worker computes only the masks of its own rows.
+A random generator would have to draw the masks of all rows in order. Instead, an element's mask
+is a hash of its row's key and its index, so a worker computes only the masks of its own rows.
 
 Shapes: L layers, S directions, T time steps, B rows, P projection.
 """

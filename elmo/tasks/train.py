@@ -241,8 +241,8 @@ def random_batches(examples: Sequence[T], size: int, rng: np.random.Generator) -
 
 
 def check_examples(examples: Sequence[Example]) -> None:
-    """Raise `ElmoError` for a value that is no example, a text without tokens, or one that is too
-    long for attention or for its vectors to fit in memory.
+    """Raise `ElmoError` for a value that is no example, and for a text without tokens. Also raise
+    it if attention or the vectors of a text would not fit in memory.
 
     A question without tokens is allowed; it has no answer.
     """

@@ -26,7 +26,7 @@ class MatrixSpeeds(NamedTuple):
     bfloat16_gflops: float
 
     def speedup(self, precision: Precision, baseline: Precision) -> float:
-        """Return how many times as fast products are in `precision` as in `baseline`."""
+        """Return the speed of products in `precision`, divided by their speed in `baseline`."""
         rates = dict(zip(PRECISIONS, self, strict=True))
         return rates[precision] / max(rates[baseline], 1e-9)
 

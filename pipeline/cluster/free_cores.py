@@ -21,8 +21,8 @@ def hold_cores(ray: Any, cluster: Cluster, report: "WaitReport", *, is_own: bool
     """Wait until the cluster has free cores and GPUs for all training workers; hold them during the
     block, as a placement group, which an autoscaler sees too.
 
-    `ray` is the connected module `ray`. Raises `ElmoError` after `wait_minutes`; if this process
-    started Ray (`is_own`), no node can join, so it is raised at once if the machine is too small.
+    `ray` is the connected module `ray`. Raises `ElmoError` after `wait_minutes`. If this process
+    started Ray (`is_own`), no node can join: if this machine is too small, it is raised at once.
     """
     requirement = f"{cluster.workers} × {cluster.cpus} cores" + " and 1 GPU" * cluster.gpu
     gpus = int(cluster.gpu)

@@ -56,9 +56,9 @@ def count_documents(block: DocumentBlock, first_line: int) -> DocumentCounts:
     ends = np.append(starts[1:], len(block.document_numbers))
     kinds = find_kinds(block.text.decode("utf-8"))
     utf8 = np.frombuffer(block.text, np.uint8)
-    cuts = np.cumsum(utf8 & 0xC0 != 0x80)[block.lines[1][ends - 1]]  # in characters, not bytes
-    owners = np.repeat(np.arange(len(cuts)), np.diff(cuts, prepend=0))
-    counts = np.bincount(owners * KIND_COUNT + kinds, minlength=len(cuts) * KIND_COUNT)
+    character_ends = np.cumsum(utf8 & 0xC0 != 0x80)[block.lines[1][ends - 1]]  # not in bytes
+    owners = np.repeat(np.arange(len(character_ends)), np.diff(character_ends, prepend=0))
+    counts = np.bincount(owners * KIND_COUNT + kinds, minlength=len(character_ends) * KIND_COUNT)
     sizes = np.add.reduceat(block.lines[1] - block.lines[0], starts)
     lines = first_line + np.stack([starts, ends], 1)
     return DocumentCounts(lines, sizes, counts.reshape(-1, KIND_COUNT).astype(np.int32))

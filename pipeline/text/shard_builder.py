@@ -165,10 +165,10 @@ def keep_lines(
 class _LineGroup:
     """Lines of a shard as rows, one per sentence.
 
-    `line_by_row` has the line that each row comes from. `line_bytes`, `documents`, `heldout` and
-    `records` have for each line its size, its document, whether that is held out, and the kept
-    columns of its record, if any. `lost_bytes` counts bytes that are in no token, except white
-    space.
+    `line_by_row` has the line that each row comes from. The others have an entry for each line:
+    `line_bytes` its size, `documents` its document, `heldout` whether this is held out, and
+    `records` the kept columns of its record, if any. `lost_bytes` counts bytes that are in no
+    token, except white space.
     """
 
     rows: TextRows
