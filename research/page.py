@@ -32,7 +32,6 @@ def redraw_tables(folder: Path, page: Path) -> tuple[int, int]:
         raise ElmoError(f"{page}: not readable as UTF-8 text ({error})") from None
     if not folder.is_dir():
         raise ElmoError(f"{folder}: no such folder; pass the folder with the JSON files")
-    _check_marks_closed(text, page)
     names = [match[2] for match in _MARK.finditer(text)]
     if not names:
         raise ElmoError(f"{page}: has no tables; add <!-- finding NAME --> and <!-- end -->")
@@ -53,19 +52,6 @@ def redraw_tables(folder: Path, page: Path) -> tuple[int, int]:
     with new_file(page) as new_page:
         new_page.write_text(_MARK.sub(draw_match, text), encoding="utf-8")
     return len(findings), len(set(names) - findings.keys())
-
-
-def _check_marks_closed(text: str, page: Path) -> None:
-    """Refuse a page where a mark is not closed before the next one: text would be lost."""
-    start: int | None = None
-    for number, line in enumerate(text.split("\n"), 1):
-        is_start, is_end = line.startswith("<!-- finding "), line.startswith("<!-- end -->")
-        if (is_start and start is not None) or (is_end and start is None):
-            place, fault = (start, "is not closed") if is_start else (number, "closes nothing")
-            raise ElmoError(f"{page}:{place}: the mark {fault}; write <!-- end --> after a table")
-        start = number if is_start else None if is_end else start
-    if start is not None:
-        raise ElmoError(f"{page}:{start}: the mark is not closed; write <!-- end --> after it")
 
 
 def format_finding(finding: Finding) -> str:

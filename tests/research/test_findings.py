@@ -319,24 +319,6 @@ def test_the_project_s_own_page_can_be_redrawn(tmp_path: Path) -> None:
         assert command in findings.commands
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("<!-- finding one -->\nmine\n<!-- finding two -->\n<!-- end -->\nmine too\n", 1),
-        ("<!-- finding one -->\n<!-- end -->\n\n<!-- finding two -->\nmine\n", 4),
-        ("mine\n<!-- end -->\n<!-- finding one -->\n<!-- end -->\n", 2),
-    ],
-)
-def test_no_text_after_a_mark_that_is_not_closed_is_lost(
-    tmp_path: Path, text: str, line: int
-) -> None:
-    out = tmp_path / "page.md"
-    out.write_text(text)
-    with pytest.raises(ElmoError, match=f"page.md:{line}: the mark "):
-        page.redraw_tables(tmp_path, out)
-    assert out.read_text() == text
-
-
 def test_a_folder_of_findings_that_is_not_there_empties_no_table(tmp_path: Path) -> None:
     out = tmp_path / "page.md"
     out.write_text("<!-- finding one -->\nmeasured\n<!-- end -->\n")
