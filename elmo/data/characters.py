@@ -154,11 +154,7 @@ def check_token_lists(sentences: Sequence[Sequence[str]]) -> None:
 
 def _is_list(value: object) -> bool:
     """Tell whether a value has a length and elements in order, as lists and arrays have."""
-    if (
-        isinstance(value, Mapping | type)
-        or hasattr(value, "columns")
-        or getattr(value, "ndim", 1) == 0
-    ):
+    if isinstance(value, Mapping) or hasattr(value, "columns") or getattr(value, "ndim", 1) == 0:
         return False
     return hasattr(value, "__len__") and hasattr(value, "__getitem__")
 

@@ -82,10 +82,11 @@ class Embedder:
         self.bilm = bilm.eval().requires_grad_(False).to(device, getattr(torch, precision))
         self._reader = self._new_reader()
         self._boundaries_2P: Tensor | None = None
-        carry = Carry()
-        for sentence in check_iterable("warm_up", () if warm_up is None else warm_up):
-            self.embed([sentence], state=carry)
-        self._reader.start_state = carry.state
+        if warm_up:
+            carry = Carry()
+            for sentence in warm_up:
+                self.embed([sentence], state=carry)
+            self._reader.start_state = carry.state
 
     def _new_reader(self) -> BatchReader:
         """Return a reader of batches, with the weights packed if this is faster here."""
@@ -160,7 +161,7 @@ class Embedder:
         tokens gets zeros. With `normalize`, vectors have length 1. For a single string, the result
         is a single vector; with `pooling="none"`, it is a list of arrays (tokens, dim).
         """
-        if not isinstance(pooling, str) or pooling not in _POOLINGS:
+        if pooling not in _POOLINGS:
             raise ElmoError(f"pooling must be one of {', '.join(_POOLINGS)}, found {pooling!r}")
         is_single = isinstance(texts, str)
         vectors = []

@@ -1,7 +1,6 @@
 """Arguments of the public classes that are of the wrong kind: refused by name, never misread."""
 
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,15 +76,6 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
         lambda p: p.embedder.embed([["he"]], layers=np.array([True, False, True])),  # type: ignore[arg-type]
         "layers must be among 0 to 2, found True",
     ),
-    "a fraction as a layer": (
-        lambda p: p.embedder.embed([["he"]], layers=[Fraction(1)]),  # type: ignore[list-item]
-        "layers must be among 0 to 2, found 1",
-    ),
-    "a class": (lambda p: p.embedder.embed(list), "sentences must be a list"),  # type: ignore[arg-type]
-    "a list of poolings": (
-        lambda p: p.embedder.encode("he", ["mean"]),  # type: ignore[arg-type]
-        "pooling must be one of mean",
-    ),
     "a mix of three dimensions": (
         lambda p: ScalarMix(3)(torch.ones(3, 1, 4), torch.ones(3, 1)),
         r"layers must be \(3, sentences, tokens, dim\) to mix, found \(3, 1, 4\)",
@@ -127,14 +117,6 @@ WRONG: dict[str, tuple[Callable[[Public], object], str]] = {
     "a number in place of a stream": (
         lambda p: list(p.embedder.embed_stream(5)),  # type: ignore[arg-type]
         "texts must be a list or another iterable, found 5",
-    ),
-    "a number to warm up": (
-        lambda p: Embedder.load(p.folder, warm_up=5),  # type: ignore[arg-type]
-        "warm_up must be a list or another iterable, found 5",
-    ),
-    "a number to compare": (
-        lambda p: neighbors(p.store, p.embedder, 5, 0),  # type: ignore[arg-type]
-        "sentence 0: must be a list of tokens, found 5",
     ),
     "tokens to cut": (lambda p: p.embedder.tokenize(["he"]), "a text must be a string"),  # type: ignore[arg-type]
     "a batch size": (lambda p: p.embedder.embed([["he"]], "2"), "must be a whole number of 1"),  # type: ignore[arg-type]

@@ -121,10 +121,6 @@ WRONG: dict[str, tuple[Callable[[Task], object], str]] = {
         lambda t: list(t.predict([Tagged("s:1", "he", None)])),  # type: ignore[arg-type]
         "must be a list of tokens, found a string",
     ),
-    "numbers as tokens": (
-        lambda t: list(t.predict([Tagged("s:1", (1,), None)])),  # type: ignore[arg-type]
-        "token 0 must be a string, found 1",
-    ),
     "no labels": (
         lambda t: t.evaluate(ExampleSet([Tagged("s:1", ("he",), None)], {}, "bio")),
         "s:1: has no label to compare with",
