@@ -189,11 +189,7 @@ def run_passes(
 
 
 def _run_pass(
-    project: Path,
-    cluster: "Cluster",
-    trial: Trial,
-    rng: random.Random,
-    options: argparse.Namespace,
+    project: Path, cluster: "Cluster", trial: Trial, rng: random.Random, options: argparse.Namespace
 ) -> None:
     """Run all stages in a project, with kills until the time is over."""
     targets = () if options.s3 else ("features",)

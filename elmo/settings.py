@@ -145,8 +145,7 @@ class NetworkSettings:
     filters: Annotated[
         tuple[
             tuple[
-                Annotated[int, Meta(ge=1, le=MAX_CHARACTERS)],
-                Annotated[int, Meta(ge=1, le=2**17)],
+                Annotated[int, Meta(ge=1, le=MAX_CHARACTERS)], Annotated[int, Meta(ge=1, le=2**17)]
             ],
             ...,
         ],

@@ -302,10 +302,7 @@ def _layer_weights(folder: Path) -> dict[str, float]:
 
 
 def _make_finding(
-    task: ComparedTask,
-    kind: FindingKind,
-    data: Mapping[str, "ExampleSet"],
-    ways: Sequence[_Way],
+    task: ComparedTask, kind: FindingKind, data: Mapping[str, "ExampleSet"], ways: Sequence[_Way]
 ) -> Finding:
     from elmo.tasks.examples import token_count
 

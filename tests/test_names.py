@@ -26,12 +26,7 @@ WORDS = frozenset(
     which who whole whose why within without written wrong
     """.split()
 )
-MOST_BARE_NAMES = {
-    "elmo": 20,
-    "pipeline": 3,
-    "research": 0,
-    "benchmarks": 0,
-}
+MOST_BARE_NAMES = {"elmo": 20, "pipeline": 3, "research": 0, "benchmarks": 0}
 
 
 def bare_names(tree: ast.Module) -> Iterator[str]:

@@ -27,12 +27,7 @@ from elmo.io.folders import check_output_folder
 from elmo.io.location import Location
 from elmo.io.records import check_regular_file, read_json, sha256
 from elmo.model.config import CONFIG_FILE
-from elmo.model.folder import (
-    TEXT_FILE_PATTERN,
-    WEIGHTS_FILE,
-    load_model,
-    save_model,
-)
+from elmo.model.folder import TEXT_FILE_PATTERN, WEIGHTS_FILE, load_model, save_model
 from elmo.nn.bilm import BiLM
 from elmo.settings import ModelShape
 

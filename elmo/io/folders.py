@@ -22,11 +22,7 @@ _RENAME_EXCHANGE = 2
 
 
 def check_output_folder(
-    out: Location,
-    *,
-    required: Sequence[str],
-    pattern: str = ".*",
-    kind: str | None = None,
+    out: Location, *, required: Sequence[str], pattern: str = ".*", kind: str | None = None
 ) -> None:
     """Raise `ElmoError` if an output folder has files of another stage or another program.
 

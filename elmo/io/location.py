@@ -22,13 +22,7 @@ from typing import Any, TypeVar, cast
 
 from elmo.errors import ElmoError, NotFound, altered_error, missing_error
 from elmo.io.atomic import hidden_folder
-from elmo.io.records import (
-    Record,
-    check_json_size,
-    json_bytes,
-    parse_record,
-    read_record,
-)
+from elmo.io.records import Record, check_json_size, json_bytes, parse_record, read_record
 from elmo.io.remote import MAX_REQUESTS, Remote
 
 Item = TypeVar("Item")

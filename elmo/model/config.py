@@ -15,14 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from elmo.data.tokenizer import Tokenization
-from elmo.errors import (
-    Damaged,
-    NotFound,
-    altered_error,
-    missing_error,
-    suggest_name,
-    suggest_path,
-)
+from elmo.errors import Damaged, NotFound, altered_error, missing_error, suggest_name, suggest_path
 from elmo.io.atomic import write_json
 from elmo.io.location import Folder, Location
 from elmo.io.records import FileName, Header, Sha256, digest

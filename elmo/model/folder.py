@@ -34,13 +34,7 @@ from elmo.model.config import (
     write_config,
     write_training_record,
 )
-from elmo.model.weights import (
-    is_finite,
-    load_weights,
-    save_weights,
-    strip_prefix,
-    weight_shapes,
-)
+from elmo.model.weights import is_finite, load_weights, save_weights, strip_prefix, weight_shapes
 from elmo.nn.bilm import BiLM
 from elmo.nn.device import check_device
 from elmo.settings import ModelShape

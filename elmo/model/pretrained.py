@@ -10,12 +10,7 @@ from elmo.errors import ElmoError, NotFound
 from elmo.io.folders import new_folder
 from elmo.io.location import Folder, Location
 from elmo.model.config import CONFIG_FILE, MODEL_GROUP
-from elmo.model.folder import (
-    MODEL_FILE_PATTERN,
-    Model,
-    load_model,
-    save_model,
-)
+from elmo.model.folder import MODEL_FILE_PATTERN, Model, load_model, save_model
 
 CARD_FILE = "README.md"  # the model card
 PROJECT_FILE = "pyproject.toml"  # the project file of a package

@@ -48,13 +48,7 @@ from elmo.store.manifest import (
     new_manifest,
     read_manifest,
 )
-from elmo.store.writer import (
-    PartOrigin,
-    Segment,
-    find_part,
-    reuse_part,
-    write_part,
-)
+from elmo.store.writer import PartOrigin, Segment, find_part, reuse_part, write_part
 
 PART_TOKENS = 1 << 18  # about so many per part; a killed run loses up to one part per process
 SEGMENT_TOKENS = 32768  # tokens embedded together

@@ -15,14 +15,7 @@ from elmo.data.manifest import TokenizerEntry
 from elmo.data.tokenizer import Tokenization
 from elmo.errors import ElmoError, Mismatch, NotFound, suggest_path
 from elmo.io.location import Location
-from elmo.io.records import (
-    Count,
-    FileName,
-    Header,
-    Sha256,
-    digest,
-    json_bytes,
-)
+from elmo.io.records import Count, FileName, Header, Sha256, digest, json_bytes
 from elmo.store.layout import STORE_SCHEMA_VERSION, Layout
 
 INNER_FOLDER = "__elmo"  # with all files except parts; tools that read Parquet folders skip it

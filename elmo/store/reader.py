@@ -25,11 +25,7 @@ from elmo.data.arrays import Floats, Ints, split_into_runs
 from elmo.errors import Damaged, ElmoError, altered_error, first_line
 from elmo.io.location import Location
 from elmo.store.dtypes import DTYPES
-from elmo.store.layout import (
-    TYPE_ID_DTYPE,
-    Layout,
-    layout_metadata,
-)
+from elmo.store.layout import TYPE_ID_DTYPE, Layout, layout_metadata
 from elmo.store.manifest import PartEntry
 
 _MAX_HEADER_BYTES = 4096  # no page header is longer

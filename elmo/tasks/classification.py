@@ -15,12 +15,7 @@ from torch import Tensor, nn
 from elmo.tasks.examples import Classified
 from elmo.tasks.inputs import TaskInputs
 from elmo.tasks.labels import LabelModel
-from elmo.tasks.modules import (
-    BidirectionalRNN,
-    masked_max,
-    masked_mean,
-    masked_softmax,
-)
+from elmo.tasks.modules import BidirectionalRNN, masked_max, masked_mean, masked_softmax
 from elmo.tasks.settings import TaskSettings
 from elmo.tasks.vectors import Vectors
 

@@ -10,13 +10,7 @@ from typing import Any
 from elmo.tasks.examples import distinct_sentences, text_groups
 from elmo.tasks.formats.fields import ExampleSet
 from elmo.tasks.label_scores import Answer, label_scores
-from elmo.tasks.metrics import (
-    Tally,
-    interval_over_seeds,
-    main_score,
-    paired_bootstrap,
-    score_order,
-)
+from elmo.tasks.metrics import Tally, interval_over_seeds, main_score, paired_bootstrap, score_order
 from elmo.tasks.record import read_curve, read_task_record
 from elmo.tasks.task import Task, check_same_tags
 from elmo.tasks.vectors import Vectors, build_sentence_store

@@ -18,12 +18,7 @@ from torch import Tensor, nn
 
 from elmo.tasks.examples import Document, Range
 from elmo.tasks.inputs import TaskInputs
-from elmo.tasks.metrics import (
-    Clusters,
-    Tally,
-    tally_coreference,
-    tally_links,
-)
+from elmo.tasks.metrics import Clusters, Tally, tally_coreference, tally_links
 from elmo.tasks.model import TaskModel
 from elmo.tasks.modules import BidirectionalRNN
 from elmo.tasks.settings import TaskSettings

@@ -82,12 +82,7 @@ class TaskInputs(nn.Module):
     """
 
     def __init__(
-        self,
-        settings: TaskSettings,
-        table: WordTable,
-        *,
-        layers: int = 0,
-        dim: int = 0,
+        self, settings: TaskSettings, table: WordTable, *, layers: int = 0, dim: int = 0
     ) -> None:
         super().__init__()
         self.settings = settings

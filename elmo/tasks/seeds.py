@@ -17,12 +17,7 @@ from elmo.nn.processes import helper_process
 from elmo.nn.threads import one_thread
 from elmo.tasks.model import TaskModel
 from elmo.tasks.settings import TaskSettings
-from elmo.tasks.train import (
-    ReportEpoch,
-    TaskProgress,
-    fit_task,
-    report_nothing,
-)
+from elmo.tasks.train import ReportEpoch, TaskProgress, fit_task, report_nothing
 from elmo.tasks.vectors import Vectors
 
 PROCESS_START_SECONDS = 3.0  # a process takes about this long to start

@@ -22,11 +22,7 @@ from elmo.errors import ElmoError, Mismatch, first_line
 from elmo.io.atomic import check_writable, write_json
 from elmo.io.folders import check_output_folder, new_folder
 from elmo.io.location import Location
-from elmo.io.records import (
-    check_sha256,
-    digest,
-    read_record,
-)
+from elmo.io.records import check_sha256, digest, read_record
 from elmo.model.config import read_config
 from elmo.model.embedder import Embedder
 from elmo.model.folder import link_model

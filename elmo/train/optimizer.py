@@ -138,12 +138,7 @@ class Optimizer:
 
     @torch.no_grad()
     def catch_up(
-        self,
-        name: str,
-        word_rows: npt.NDArray[np.int64],
-        *,
-        step: int,
-        updates_state: bool = True,
+        self, name: str, word_rows: npt.NDArray[np.int64], *, step: int, updates_state: bool = True
     ) -> None:
         """Bring the rows `word_rows` (indices) of the parameter `name` up to date; call this before
         step `step` reads them.

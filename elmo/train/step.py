@@ -34,11 +34,7 @@ from elmo.nn.device import device_tensor, prefers_large_operations, start_copy_t
 from elmo.nn.dropout import dropout_scales
 from elmo.nn.encoder import CharacterEncoder
 from elmo.nn.lstm import DropoutFunction, LSTMState
-from elmo.nn.softmax import (
-    Softmax,
-    full_softmax_loss,
-    sampled_softmax_loss,
-)
+from elmo.nn.softmax import Softmax, full_softmax_loss, sampled_softmax_loss
 from elmo.settings import TrainingSettings
 from elmo.train.optimizer import Optimizer, WordRows, global_norm
 from elmo.train.step_input import PreparedStep, StepInput, StepPreparer, read_ahead

@@ -84,11 +84,7 @@ def session() -> Iterator[Any]:
 
 
 def map_tasks(
-    function: Callable[[Item], Result],
-    items: Iterable[Item],
-    *,
-    cluster: Cluster,
-    label: str,
+    function: Callable[[Item], Result], items: Iterable[Item], *, cluster: Cluster, label: str
 ) -> Iterator[Result]:
     """Run `function` on each item as a Ray task; yield the results in the items' order.
 
@@ -229,9 +225,7 @@ def fit(
         worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": str(cluster.cpus)}},
     )
     scaling_config = ScalingConfig(
-        num_workers=cluster.workers,
-        use_gpu=cluster.gpu,
-        resources_per_worker={"CPU": cluster.cpus},
+        num_workers=cluster.workers, use_gpu=cluster.gpu, resources_per_worker={"CPU": cluster.cpus}
     )
 
     def train() -> Any:

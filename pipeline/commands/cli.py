@@ -15,30 +15,13 @@ from elmo.settings import list_stop_signals
 
 from .. import RUN_VARIABLE
 from ..stages import STAGES, load_stage
-from . import (
-    convert,
-    jobs,
-    models,
-    project,
-    store_queries,
-    task,
-)
+from . import convert, jobs, models, project, store_queries, task
 
 SECTIONS: dict[str, list[click.Command]] = {
     "A project": [project.init, project.inspect, project.run_stages],
-    "Use a model": [
-        models.embed,
-        models.perplexity,
-        store_queries.neighbors,
-        task.task,
-    ],
+    "Use a model": [models.embed, models.perplexity, store_queries.neighbors, task.task],
     "Check a store": [store_queries.verify],
-    "Other formats": [
-        convert.import_,
-        convert.export,
-        convert.package,
-        convert.dump,
-    ],
+    "Other formats": [convert.import_, convert.export, convert.package, convert.dump],
     "On a cluster": [jobs.submit, jobs.unused],
     "Settings": [project.preset],
 }

@@ -138,13 +138,7 @@ def package(
     except UnicodeDecodeError:
         raise ElmoError(f"--about {about.name}: is not UTF-8; save it as UTF-8") from None
     digest = write_package(
-        model,
-        out,
-        name=name,
-        version=version,
-        licence=licence,
-        language=language,
-        about=text,
+        model, out, name=name, version=version, licence=licence, language=language, about=text
     )
     folder = str(out) if out.is_absolute() else f"./{out}"  # else pip asks a registry for it
     print_done(f"package: {out} (digest {digest[:12]}); run: pip install {folder}")

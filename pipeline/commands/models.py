@@ -220,11 +220,7 @@ def perplexity(
 
 
 def _read_lines(
-    source: BinaryIO,
-    tokenize: "TextTokenizer | None",
-    *,
-    column: str,
-    max_tokens: int,
+    source: BinaryIO, tokenize: "TextTokenizer | None", *, column: str, max_tokens: int
 ) -> Iterator[LineSentences]:
     """Yield the sentences of each line or record; without `tokenize`, spaces separate tokens.
 

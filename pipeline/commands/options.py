@@ -162,9 +162,7 @@ def check_stdout(*, is_needed: bool = True) -> None:
 
 
 OVERWRITE = click.option(
-    "--overwrite",
-    is_flag=True,
-    help="Replace an existing output once the new one is complete.",
+    "--overwrite", is_flag=True, help="Replace an existing output once the new one is complete."
 )
 
 

@@ -76,12 +76,7 @@ def init(
     from ..project import init as projects
 
     lines = projects.create_project(
-        folder,
-        text=text,
-        domain=domain_text,
-        column=column,
-        preset_name=preset_name,
-        model=model,
+        folder, text=text, domain=domain_text, column=column, preset_name=preset_name, model=model
     )
     print_done(f"init: {folder}: {lines[0]}")
     for line in lines[1:]:

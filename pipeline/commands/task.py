@@ -53,12 +53,7 @@ def task() -> None:
 
 @task.command()
 @click.argument("kind", type=click.Choice(KINDS))
-@click.option(
-    "--train",
-    type=PATH,
-    required=True,
-    help="The labelled file or folder to train on.",
-)
+@click.option("--train", type=PATH, required=True, help="The labelled file or folder to train on.")
 @click.option(
     "--dev", type=PATH, required=True, help="The labelled file that selects the best epoch."
 )

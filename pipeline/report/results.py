@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     from .plots import Curve
 
 FIGURE_FILES = ("tokenize-general", "tokenize-domain", "pretrain", "finetune")
-COLUMNS = {
-    "train": ("tokens", "perplexity"),
-    "heldout": ("tokens", "average"),
-}
+COLUMNS = {"train": ("tokens", "perplexity"), "heldout": ("tokens", "average")}
 JsonObject = dict[str, Any]  # an object of a JSON file
 
 

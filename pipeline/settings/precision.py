@@ -48,12 +48,7 @@ def choose_precision(choice: PrecisionChoice, *, setting: str, device: str, say:
 
 
 def with_chosen_precision(
-    params: "Params",
-    stage: str,
-    *,
-    cluster: "Cluster",
-    work: Location,
-    say: Say,
+    params: "Params", stage: str, *, cluster: "Cluster", work: Location, say: Say
 ) -> "Params":
     """Return `params` with the precision of the section `stage` replaced if it is `auto`.
 

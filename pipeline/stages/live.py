@@ -77,10 +77,7 @@ def following_reports(
 
 
 def follow_reports(
-    stage: str,
-    folder: Location,
-    on_report: Callable[[dict[str, Any]], None],
-    stop: threading.Event,
+    stage: str, folder: Location, on_report: Callable[[dict[str, Any]], None], stop: threading.Event
 ) -> None:
     """Show the reports of the first worker, in `folder`, until `stop` is set."""
     last_text, heldout_note = "", ""

@@ -36,12 +36,7 @@ from ..settings.cluster import Cluster
 from ..settings.params import Params, TokenizeSettings
 from ..terminal.progress import human_size
 from ..text import accounting, quality
-from ..text.copies import (
-    find_copies,
-    find_leaks,
-    find_passages,
-    find_repeated_lines,
-)
+from ..text.copies import find_copies, find_leaks, find_passages, find_repeated_lines
 from ..text.held_out import MIN_HELD_OUT_TOKENS, choose_held_out_rule
 from ..text.input_files import InputFile, catch_error, check_inputs, raise_as_one
 from ..text.pieces import Piece, choose_piece_bytes, number_pieces, plan_pieces

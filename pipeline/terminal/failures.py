@@ -65,9 +65,7 @@ def escape_control_characters(message: str) -> str:
 
 @contextmanager
 def catch_read_errors(
-    url: str,
-    failure: str = "cannot be read",
-    remedy: str = "restore it, or correct its name",
+    url: str, failure: str = "cannot be read", remedy: str = "restore it, or correct its name"
 ) -> Iterator[None]:
     """Turn any exception in the block into an `ElmoError`: `URL: failure: reason; remedy`.
 

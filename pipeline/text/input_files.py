@@ -13,11 +13,7 @@ from msgspec import Struct, structs
 from elmo.errors import ElmoError, NotFound, suggest_path
 from elmo.io import records
 from elmo.io.location import in_parallel
-from elmo.io.records import (
-    Count,
-    Sha256,
-    check_regular_file,
-)
+from elmo.io.records import Count, Sha256, check_regular_file
 from elmo.io.text_files import COMPRESSIONS, decompress
 
 from ..terminal.failures import catch_read_errors

@@ -24,11 +24,7 @@ from mlflow.types.schema import Array
 INPUT_EXAMPLE = ["He has a gift for music", ["They", "wrapped", "the", "gift"]]
 COLUMNS = ("text", "tokens")
 _BATCH_SENTENCES = 256
-DEFAULT_PARAMS: dict[str, Any] = {
-    "layers": "average",
-    "gamma": 1.0,
-    "pooling": "none",
-}
+DEFAULT_PARAMS: dict[str, Any] = {"layers": "average", "gamma": 1.0, "pooling": "none"}
 
 
 def make_signature() -> ModelSignature:

@@ -6,13 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from elmo.tasks.examples import (
-    Document,
-    Example,
-    Link,
-    Range,
-    Tokens,
-)
+from elmo.tasks.examples import Document, Example, Link, Range, Tokens
 from elmo.tasks.formats.fields import (
     DocumentBegin,
     ExampleSet,

@@ -198,11 +198,7 @@ def table_rows(request: ReadRequest, columns: Columns) -> Iterator[tuple[int, di
 
 
 def _check_header(
-    request: ReadRequest,
-    number: int,
-    cells: Sequence[str],
-    names: Sequence[str],
-    columns: Columns,
+    request: ReadRequest, number: int, cells: Sequence[str], names: Sequence[str], columns: Columns
 ) -> None:
     """Raise `ElmoError` unless each of `columns` is one of the `names` exactly once. `cells` is the
     first line of the table, line `number`."""

@@ -7,12 +7,7 @@ import msgspec
 from elmo.errors import ElmoError
 from elmo.io.records import parse_record
 from elmo.io.text_files import read_whole_text
-from elmo.tasks.examples import (
-    Example,
-    Question,
-    Range,
-    Tokens,
-)
+from elmo.tasks.examples import Example, Question, Range, Tokens
 from elmo.tasks.formats.fields import (
     ExampleSet,
     ReadRequest,

@@ -3,13 +3,7 @@
 from collections import Counter
 
 from elmo.tasks.examples import Classified, Example, Pair
-from elmo.tasks.formats.fields import (
-    ExampleSet,
-    ReadRequest,
-    read_label,
-    read_records,
-    read_tokens,
-)
+from elmo.tasks.formats.fields import ExampleSet, ReadRequest, read_label, read_records, read_tokens
 
 
 def read_classified(request: ReadRequest) -> ExampleSet:
