@@ -11,11 +11,11 @@ from tests.pipeline.command_line import COMMANDS, every_command
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 18_548,
+    "elmo": 18_551,
     "pipeline": 13_695,
     "research": 2_286,
     "benchmarks": 3_495,
-    "tests": 25_499,
+    "tests": 25_500,
 }
 
 

@@ -9,7 +9,10 @@ from elmo.errors import ElmoError
 
 # A list of tokens as Python, JSON or NumPy (without commas) writes it.
 _TOKEN = r"(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\.\.\.)"
-_PRINTED_LIST = re.compile(rf"[\[(]\s*{_TOKEN}(?:[\s,]+{_TOKEN})*[\s,]*[\])]", re.DOTALL)
+_PRINTED_LIST = re.compile(
+    rf"\[\s*{_TOKEN}(?:[\s,]+{_TOKEN})*[\s,]*\]|\((?:\s*{_TOKEN}\s*,)+\s*(?:{_TOKEN}\s*)?\)",
+    re.DOTALL,
+)
 CHECKED_TEXTS = 100  # of a column or file, to find out whether its texts are printed lists
 _MISSING_TYPE_NAMES = ("NAType", "NaTType")  # the types of missing values in pandas
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from elmo import ElmoError, Embedder
+from elmo.data.texts import list_texts
 from elmo.data.tokenizer import Tokenization
 from elmo.tasks.task import Task
 from tests.elmo.conftest import WHITESPACE, save_tiny_model
@@ -16,7 +17,6 @@ from tests.pipeline.command_line import elmo
 pandas = pytest.importorskip("pandas", reason="pandas is not installed")
 polars = pytest.importorskip("polars", reason="polars is not installed")
 pyarrow = pytest.importorskip("pyarrow")
-pytest.importorskip("pyarrow.parquet")
 datasets = pytest.importorskip("datasets", reason="datasets is not installed")
 
 TEXTS = ["he has a gift", "the gift"]
@@ -130,7 +130,8 @@ def test_what_is_none(what: str, readers: dict[str, Callable[[Any], Any]]) -> No
 
 
 def test_a_file_without_texts_is_refused(readers: dict[str, Callable[[Any], Any]]) -> None:
-    printed = ["['he' 'has']", "['a', 'gift']", TEXTS[0]]
+    assert list_texts(['("he")']) == ['("he")']  # which no tuple is printed as
+    printed = ["['he' 'has']", "('a', 'gift')", TEXTS[0]]
     for table in ([1, 2], [b"he"], printed, pandas.DataFrame({"a": TEXTS, "b": TEXTS})):
         message = "must hold strings|no column 'text', found a, b|where texts belong"
         with pytest.raises(ElmoError, match=message):
