@@ -11,7 +11,7 @@ from tests.pipeline.command_line import COMMANDS, every_command
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = Path(__file__).with_name("options.txt")
 MOST_LINES = {  # a commit that raises one says what was considered for removal instead
-    "elmo": 18_551,
+    "elmo": 18_554,
     "pipeline": 13_695,
     "research": 2_286,
     "benchmarks": 3_495,

@@ -109,9 +109,9 @@ BASELINE = task_settings("tagging", {"elmo": "none", "epochs": 1})
 LABELLED = ExampleSet([Tagged("s:1", ("he",), ("O",))], {})
 
 
-def train(kind: Any = "tagging", examples: Any = LABELLED, **options: Any) -> object:
+def train(**options: Any) -> object:
     given = {"out": "out", "settings": BASELINE, "model": None, "work": "work"} | options
-    return train_task(kind, examples, LABELLED, **given)
+    return train_task("tagging", LABELLED, LABELLED, **given)
 
 
 WRONG: dict[str, tuple[Callable[[Task], object], str]] = {
